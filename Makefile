@@ -34,7 +34,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 .PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
 .PHONY: bench check check-first check-tests check-waiting check-alone check-sizes
 .PHONY: docs site compile_commands.json
-.PHONY: provider check-c fuzz fuzz-strangers asan tsan lint type cover format clean
+.PHONY: provider check-c fuzz fuzz-strangers sim sim-faults asan tsan lint type cover format clean
 
 help: ## this list
 	@echo "On a fresh Debian or Ubuntu, make demo and make test do all their own set-up."
@@ -288,6 +288,19 @@ tsan: $(C_TESTS:tests/c/%.c=build/tsan/%) ## the same under ThreadSanitizer
 		TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0 \
 		$(LIMIT) 900 setarch -R $$program || exit; done
 
+# Ranks in one process and one thread, whose seed orders all that happens: tests/c/world.h.
+# SEED=17 is that one alone, and its last line the hash of its history.
+build/sim/world: tests/c/am/world.c tests/c/world.h $(SOURCES) $(HEADERS) | $(VENV)/.runs
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -w -Itests/c -O2 -g $(filter %.c,$^) -o $@ -pthread -ldl
+
+sim: MINUTES = 1
+sim: build/sim/world ## the protocols in a simulated world: MINUTES=1 of new seeds, or SEED=17
+	$(if $(SEED),SEED=$(SEED),MINUTES=$(MINUTES)) $< $(VENV)/lib/$(MPI)/libfabric.so.1 seeds
+
+sim-faults: $(VENV)/.runs ## faults planted in the protocols: does that world find each?
+	$(LIMIT) 14400 $(PYTHON) tests/world/faults.py $(ARGS)
+
 # Coverage-guided: libFuzzer, with the checks of `make asan`, and atheris. They end
 # with "stat::number_of_executed_units"; "cov" is how many branches were reached.
 RUNS = 1000000
@@ -316,8 +329,7 @@ fuzz: develop ## any bytes to the decoders of C and Python, RUNS=1000000 times e
 		build/fuzz/corpus/records build/fuzz/seeds/records
 
 # Needs root, for namespaces and other users. A failure is in build/fuzz/strangers.
-MINUTES = 30
-
+fuzz-strangers: MINUTES = 30
 fuzz-strangers: develop ## wrong streams to a job's ports, from another user and another host, MINUTES=30 each
 	for library in system wheel; do for source in user host; do \
 		$(PYTHON) tests/fuzz/strangers.py --minutes $(MINUTES) --libfabric $$library \

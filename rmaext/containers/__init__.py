@@ -5,9 +5,9 @@ They use the public names of rmaext, and its locks; import-linter holds them to 
 """
 
 from .._runtime import tracebacks as _tracebacks
+from ._array import Array
 from ._channel import Channel
 from ._counter import counter
-from ._array import Array
 from ._dict import Dict, Items
 from ._nodearray import NodeArray
 from ._published import Published
@@ -16,8 +16,8 @@ from ._taskqueue import TaskQueue, TaskStats
 from ._torch import TorchDataset
 
 __all__ = [
-    "Channel",
     "Array",
+    "Channel",
     "Dict",
     "Items",
     "NodeArray",

@@ -61,7 +61,7 @@ static struct {
 	struct node node[RANKS];
 	int ranks, active; /* active: whose call this thread is in, or -1 */
 	size_t cells;	   /* of each rank */
-	uint64_t draws, seed, history;
+	uint64_t draws, seed, history, events;
 	int64_t now; /* ns */
 	struct flight flights[FLIGHTS];
 	size_t flight_count;
@@ -106,6 +106,7 @@ static int draw_rank(void)
 /* The history is a hash of all that has happened, in its order. */
 static void happened(uint64_t what, uint64_t more)
 {
+	world.events++;
 	world.history = (world.history ^ what) * 0x100000001b3;
 	world.history = (world.history ^ more) * 0x100000001b3;
 }
@@ -236,15 +237,19 @@ static int net_write(struct rmaext_fabric *f, const struct rmx_remote *to,
 					 .buf = buf, .at = *to, .call = call});
 }
 
-/* Messages from one rank to another come in order; all else in any. */
+/*
+ * Short messages from one rank to another come in order; all else in any: a
+ * long one may be fetched while others come.
+ */
 static bool may_arrive(size_t i)
 {
 	const struct flight *it = &world.flights[i];
 
 	if (it->kind != MESSAGE)
 		return true;
-	for (size_t k = 0; k < i; k++)
+	for (size_t k = 0; k < i && it->len <= RMX_MESSAGE; k++)
 		if (world.flights[k].kind == MESSAGE &&
+		    world.flights[k].len <= RMX_MESSAGE &&
 		    world.flights[k].from == it->from &&
 		    world.flights[k].to == it->to)
 			return false;
@@ -474,7 +479,7 @@ static void node_open(int number)
 		.transfers = calloc(1, sizeof(*f->transfers)),
 		.am = calloc(1, sizeof(*f->am)),
 		.limits = {.provider = "world",
-			   .message = 1 << 30,
+			   .message = 17000, /* a long one goes in parts */
 			   .chunk = 4096, /* of long ones there are several */
 			   .least = 1,
 			   .copied = 64,

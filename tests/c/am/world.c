@@ -14,8 +14,12 @@ enum {
 	TOLD = PUTS + RANKS, /* and one that it puts to with a notification */
 	LONG = 3000,	     /* cells of a long operation, of several parts */
 	LONG_SUM = TOLD + RANKS,
-	LONG_PUTS = LONG_SUM + LONG, /* so many for each rank */
-	CELLS = LONG_PUTS + RANKS * LONG,
+	LONG_PUTS = LONG_SUM + LONG,	   /* so many for each rank */
+	STAMPS = LONG_PUTS + RANKS * LONG, /* the same, by updates */
+	LONG_TOLD = STAMPS + RANKS * LONG, /* the same, with a notification */
+	COUNTS = LONG_TOLD + RANKS * LONG, /* what many at a time add to */
+	CELLS = COUNTS + SUMS,
+	MANY = 40,
 	OPEN = 5,   /* requests of a rank at a time */
 	CALLS = 120 /* of a rank in one run */
 };
@@ -27,7 +31,14 @@ enum what {
 	GET,
 	NOTIFY,
 	FLUSH,
+	QUIT,
+	STAMP,
+	STAMP_LONG,
+	NOTIFY_LONG,
 	ADD_LONG,
+	FETCH_LONG,
+	ADD_MANY,
+	BEGIN_MANY, /* the same, as a request */
 	PUT_LONG,
 	GET_LONG,
 	WHATS
@@ -38,10 +49,14 @@ struct request {
 	enum what what;
 	int target, cell, ended;
 	uint64_t operand, compare, result;
-	int whose;     /* of a get: who puts there */
-	uint64_t low;  /* and what was known to be there when it began */
-	uint64_t *buf; /* of a long one */
-	bool over;     /* its owner has let go of it; C has not */
+	int whose;	     /* of a get: who puts there */
+	uint64_t low;	     /* and what was known to be there when it began */
+	uint64_t *buf, *old; /* of a long one */
+	struct {
+		int64_t count, rank[MANY], place[MANY];
+		uint64_t result[MANY];
+	} many;
+	bool over; /* its owner has let go of it; C has not */
 	rmaext_op *op;
 };
 
@@ -52,7 +67,11 @@ struct rank {
 	struct {
 		uint64_t begun, done;
 	} put[RANKS], put_long[RANKS];
-	uint64_t told[RANKS]; /* notified puts to each rank */
+	/* notified puts to each rank, short and long ones */
+	uint64_t told[RANKS], told_long[RANKS];
+	/* of each cell that it stamps: the last stamp, and how many there are
+	 */
+	uint64_t stamp[RANKS][LONG], stamps[RANKS];
 };
 
 static struct rank ranks[RANKS];
@@ -63,6 +82,7 @@ static struct {
 	uint64_t added[RANKS][SUMS], swapped[RANKS][SWAPS], added_long[RANKS];
 	/* what those may have added who have died meanwhile */
 	uint64_t perhaps[RANKS][SUMS], perhaps_long[RANKS];
+	uint64_t counted[RANKS][SUMS], perhaps_counted[RANKS][SUMS];
 } model;
 
 static void tell(void)
@@ -82,52 +102,181 @@ static void is(bool good, const char *what)
 	judge_by(good, what, tell);
 }
 
+/* What many places have come to, or may have. */
+static void count_many(const struct request *q, bool surely)
+{
+	for (int64_t i = 0; i < q->many.count; i++) {
+		const int64_t rank = q->many.rank[i];
+		const int64_t cell = q->many.place[i] - COUNTS;
+
+		if (surely)
+			model.counted[rank][cell]++;
+		else
+			model.perhaps_counted[rank][cell]++;
+	}
+}
+
+/* Is one of those dead that it goes to? */
+static bool is_hopeless(const struct request *q)
+{
+	for (int64_t i = 0; i < q->many.count; i++)
+		if (world.node[q->many.rank[i]].dead)
+			return true;
+	return !q->many.count && world.node[q->target].dead;
+}
+
 /* A rank dies: nobody learns whether what it has begun is applied. */
 static void died(int number)
 {
 	for (int k = 0; k < OPEN; k++) {
 		const struct request *q = &ranks[number].requests[k];
 
-		if (q->op && q->what == ADD)
+		if (q->op && !q->over && q->what == ADD)
 			model.perhaps[q->target][q->cell]++;
-		if (q->op && q->what == ADD_LONG)
+		if (q->op && !q->over &&
+		    (q->what == ADD_LONG || q->what == FETCH_LONG))
 			model.perhaps_long[q->target]++;
+		if (q->op && !q->over && q->many.count)
+			count_many(q, false);
 	}
 }
 
 /* An error is due to a death, and to nothing else. */
-static void may_fail(int code, int target, const char *what)
+static void may_fail(int code, const struct request *q, const char *what)
 {
-	is(!code || (world.node[target].dead &&
+	is(!code || (is_hopeless(q) &&
 		     (code == -FI_ENOTCONN || code == -FI_ECONNRESET)),
 	   what);
 }
 
-/* A put whose notification comes once it is there: a value for each. */
-static void put_notified(int number, struct request *q)
+static const uint64_t one = 1;
+
+static uint64_t *cells_new(uint64_t value)
 {
-	struct rank *r = &ranks[number];
-	const int target = q->target;
-	const struct rmaext_call call = {.kind = RMAEXT_PUT,
-					 .rank = target,
-					 .offset =
-						 8 * (TOLD + (uint64_t)number),
-					 .operand = &q->operand,
-					 .count = sizeof(q->operand),
-					 .notify = 1 + number};
+	uint64_t *cells = malloc(LONG * sizeof(*cells));
+
+	CHECK(cells);
+	for (int i = 0; i < LONG; i++)
+		cells[i] = value;
+	return cells;
+}
+
+static void request_free(struct request *q)
+{
+	free(q->buf);
+	free(q->old);
+	q->buf = q->old = NULL;
+}
+
+/* C may use the buffers until it has let go of it. */
+static void request_release(int number, struct request *q)
+{
+	const int ret = rmaext_op_release(&q->op);
+
+	is(!ret || (ret == RMAEXT_PENDING &&
+		    (q->what == QUIT || is_hopeless(q))),
+	   "a request has ended, and is not released");
+	q->over = true;
+	if (ret)
+		return;
+	happened(5 << 24, (uint64_t)number);
+	request_free(q);
+}
+
+/* Waits for what is no request, so long, and lets go of it. */
+static int wait_for(int number, struct request *q, int ret, rmaext_op *op,
+		    unsigned int slices)
+{
+	while (ret == RMAEXT_PENDING && slices--)
+		ret = rmaext_op_wait(op, slices < 3 ? 1000 : TENTH);
+	if (ret != RMAEXT_PENDING)
+		may_fail(ret, q, "a call fails");
+	q->op = op; /* C may use its buffers yet */
+	request_release(number, q);
+	return ret;
+}
+
+/* A put whose notification comes once it is there: a value for each. */
+static void put_notified(int number, struct request *q, uint64_t *told,
+			 uint64_t first, uint64_t count)
+{
+	struct rmaext_call call = {.kind = RMAEXT_PUT,
+				   .rank = q->target,
+				   .offset = 8 * first,
+				   .count = 8 * count};
 	rmaext_op *op = NULL;
 	int ret;
 
-	q->operand = ++r->told[target];
+	q->operand = ++told[q->target];
+	if (count > 1)
+		q->buf = cells_new(q->operand);
+	call.operand = count > 1 ? q->buf : &q->operand;
+	call.notify = 1 + number + (count > 1 ? RANKS : 0);
 	ret = rmaext_start(world.node[number].window, &call, &op);
+	wait_for(number, q, ret, op, ~0u);
+}
+
+/* One addition, of which the owner lets go before it has ended. */
+static void quit(int number, struct request *q)
+{
+	const struct rmaext_call call = {
+		.kind = RMAEXT_UPDATE,
+		.op = RMAEXT_SUM,
+		.type = RMAEXT_UINT64,
+		.rank = q->target,
+		.offset = 8 * (q->operand = draw(SUMS)),
+		.operand = &one,
+		.result = &q->result,
+		.count = 1,
+	};
+	const uint64_t cell = q->operand;
+	rmaext_op *op = NULL;
+	int ret = rmaext_start(world.node[number].window, &call, &op);
+
+	if (wait_for(number, q, ret, op, (unsigned int)draw(4)))
+		model.perhaps[q->target][cell]++;
+	else
+		model.added[q->target][cell]++;
+}
+
+/* One addition to each of many cells, of several ranks. */
+static int many(int number, struct request *q)
+{
+	struct rmaext_places_call call = {
+		.kind = RMAEXT_UPDATE,
+		.op = RMAEXT_SUM,
+		.type = RMAEXT_UINT64,
+		.ones = RMAEXT_ONE_VALUE,
+		.unit = 8,
+		.scale = 8,
+		.ranks = q->many.rank,
+		.offsets = q->many.place,
+		.values = &one,
+		.results = draw(2) ? q->many.result : NULL,
+		.ended = q->what == BEGIN_MANY ? &q->ended : NULL,
+	};
+	int64_t bad;
+
+	q->many.count = 1 + (int64_t)draw(MANY);
+	call.count = call.elements = (uint64_t)q->many.count;
+	for (int64_t i = 0; i < q->many.count; i++) {
+		q->many.rank[i] = draw_rank();
+		q->many.place[i] = COUNTS + (int64_t)draw(SUMS);
+	}
+	return rmaext_start_many(world.node[number].window, &call, &q->op,
+				 &bad);
+}
+
+static void add_many(int number, struct request *q)
+{
+	int ret = many(number, q);
+
 	while (ret == RMAEXT_PENDING)
-		ret = rmaext_op_wait(op, TENTH);
-	may_fail(ret, target, "a notified put fails");
-	ret = rmaext_op_release(&op);
-	is(!ret || (ret == RMAEXT_PENDING && world.node[target].dead),
-	   "a notified put has ended, and is not released");
-	q->op = op; /* which it is to look at again */
-	q->over = true;
+		ret = rmaext_op_wait(q->op, TENTH);
+	may_fail(ret, q, "an operation on many places fails");
+	count_many(q, !ret);
+	if (q->op)
+		request_release(number, q);
 }
 
 /* Who is notified finds what was put before. */
@@ -138,7 +287,11 @@ static void notifications_judge(void)
 
 		for (int from = 0; !n->dead && from < world.ranks; from++)
 			is(n->cells[TOLD + from] >=
-				   (uint64_t)n->block->notify[from],
+					   (uint64_t)n->block->notify[from] &&
+				   n->cells[LONG_TOLD + from * LONG +
+					    (int)draw(LONG)] >=
+					   (uint64_t)n->block
+						   ->notify[RANKS + from],
 			   "a notification came before its data");
 	}
 }
@@ -154,7 +307,7 @@ static void flush_one(int number, int target)
 	do
 		ret = rmaext_flush(world.node[number].window, target, &wait);
 	while (ret == RMAEXT_PENDING);
-	may_fail(ret, target, "a flush fails");
+	may_fail(ret, &(struct request){.target = target}, "a flush fails");
 	is(ret || there->dead ||
 		   (there->cells[PUTS + number] == r->put[target].begun &&
 		    there->cells[TOLD + number] == r->told[target]),
@@ -165,16 +318,6 @@ static void flush_each(int number)
 {
 	for (int target = 0; target < world.ranks; target++)
 		flush_one(number, target);
-}
-
-static uint64_t *cells_new(uint64_t value)
-{
-	uint64_t *cells = malloc(LONG * sizeof(*cells));
-
-	CHECK(cells);
-	for (int i = 0; i < LONG; i++)
-		cells[i] = value;
-	return cells;
 }
 
 static void begin(int number, struct request *q)
@@ -196,7 +339,23 @@ static void begin(int number, struct request *q)
 	r->calls++;
 	switch (q->what) {
 	case NOTIFY:
-		put_notified(number, q);
+		put_notified(number, q, r->told, TOLD + (uint64_t)number, 1);
+		return;
+	case NOTIFY_LONG:
+		put_notified(number, q, r->told_long,
+			     LONG_TOLD + (uint64_t)number * LONG, LONG);
+		return;
+	case QUIT:
+		quit(number, q);
+		return;
+	case ADD_MANY:
+		add_many(number, q);
+		return;
+	case BEGIN_MANY:
+		ret = many(number, q);
+		is(ret != 0, "a request for many places is not one");
+		if (ret != RMAEXT_PENDING)
+			may_fail(ret, q, "a request does not begin");
 		return;
 	case FLUSH:
 		flush_one(number, q->target);
@@ -228,12 +387,35 @@ static void begin(int number, struct request *q)
 		call.operand = NULL;
 		call.count = 8;
 		break;
+	case STAMP:
+	case STAMP_LONG: /* all that one rank stamps is in order */
+		q->cell = STAMPS + number * LONG;
+		q->operand = ++r->stamps[q->target];
+		call.op = RMAEXT_REPLACE;
+		call.result = NULL;
+		if (q->what == STAMP_LONG) {
+			q->buf = cells_new(q->operand);
+			call.operand = q->buf;
+			call.count = LONG;
+			memcpy(r->stamp[q->target], q->buf, 8 * LONG);
+		} else {
+			const uint64_t k = draw(LONG);
+
+			q->cell += (int)k;
+			r->stamp[q->target][k] = q->operand;
+		}
+		break;
 	case ADD_LONG:
+	case FETCH_LONG:
 		q->cell = LONG_SUM;
 		q->buf = cells_new(1);
 		call.operand = q->buf;
 		call.result = NULL;
 		call.count = LONG;
+		if (q->what == FETCH_LONG) {
+			q->old = cells_new(UINT64_MAX);
+			call.result = q->old;
+		}
 		break;
 	case PUT_LONG:
 		if (r->put_long[q->target].begun != r->put_long[q->target].done)
@@ -263,9 +445,8 @@ static void begin(int number, struct request *q)
 	   "a request does not begin");
 	if (ret == RMAEXT_PENDING)
 		return;
-	may_fail(ret, q->target, "a request does not begin");
-	free(q->buf);
-	q->buf = NULL;
+	may_fail(ret, q, "a request does not begin");
+	request_free(q);
 }
 
 /* It has ended: was it right? */
@@ -302,8 +483,20 @@ static void judge(int number, const struct request *q)
 			   "a long put has ended, and is not there");
 		r->put_long[q->target].done = q->operand;
 		break;
+	case FETCH_LONG:
+		for (int i = 0; i < LONG; i++)
+			is(q->old[i] < RANKS * CALLS,
+			   "a long addition to what was not there");
+		model.added_long[q->target]++;
+		break;
 	case ADD_LONG:
 		model.added_long[q->target]++;
+		break;
+	case STAMP:
+	case STAMP_LONG:
+		break;
+	case BEGIN_MANY:
+		count_many(q, true);
 		break;
 	case GET_LONG:
 		for (int i = 0; i < LONG; i++)
@@ -319,21 +512,6 @@ static void judge(int number, const struct request *q)
 	}
 }
 
-/* C may use the buffers until it has let go of it. */
-static void request_release(int number, struct request *q)
-{
-	const int ret = rmaext_op_release(&q->op);
-
-	is(!ret || (ret == RMAEXT_PENDING && world.node[q->target].dead),
-	   "a request has ended, and is not released");
-	q->over = true;
-	if (ret)
-		return;
-	happened(5 << 24, (uint64_t)number);
-	free(q->buf);
-	q->buf = NULL;
-}
-
 /* Looks at a request: it ends by success, or since its target is dead. */
 static void request_look(int number, struct request *q)
 {
@@ -343,14 +521,16 @@ static void request_look(int number, struct request *q)
 		request_release(number, q);
 		return;
 	}
-	if (q->ended || world.node[q->target].dead)
+	if (q->ended || is_hopeless(q))
 		ret = rmaext_op_wait(q->op, 0);
 	if (ret == RMAEXT_PENDING)
 		return;
-	may_fail(ret, q->target, "a request fails");
+	may_fail(ret, q, "a request fails");
 	if (!ret)
 		judge(number, q);
 	/* else it may have been applied, before that */
+	else if (q->what == BEGIN_MANY)
+		count_many(q, false);
 	else if (q->what == PUT)
 		ranks[number].put[q->target].done = q->operand;
 	else if (q->what == PUT_LONG)
@@ -392,12 +572,25 @@ static void leftovers_judge(const struct node *n)
 	   "a context was not given back");
 	is(am->receiving == n->receive_count + am->queued,
 	   "receives are counted wrongly");
+	is(am->incoming == am->receiving, "a receive's buffer was lost");
 	for (const rmaext_peer *p = f->peers; p; p = p->next) {
-		is(!p->line->requests, "a credit was not given back");
+		is(!p->line->requests && !p->line->bulks,
+		   "a credit was not given back");
+		is(!p->line->replies, "replies are counted wrongly");
 		is(!p->line->queue, "something is in line");
 		is(!atomic_load(&p->contexts),
 		   "a peer's contexts stay counted");
 	}
+}
+
+/* Of what one rank has stamped the last is there. */
+static void stamps_judge(int t)
+{
+	for (int i = 0; i < world.ranks; i++)
+		for (int k = 0; !world.node[i].dead && k < LONG; k++)
+			is(world.node[t].cells[STAMPS + i * LONG + k] ==
+				   ranks[i].stamp[t][k],
+			   "an update was overtaken by an earlier one");
 }
 
 static void sums_judge(int t)
@@ -408,6 +601,12 @@ static void sums_judge(int t)
 		is(cells[k] >= model.added[t][k] &&
 			   cells[k] <= model.added[t][k] + model.perhaps[t][k],
 		   "a sum is not what was added");
+	for (int k = 0; k < SUMS; k++)
+		is(cells[COUNTS + k] >= model.counted[t][k] &&
+			   cells[COUNTS + k] <=
+				   model.counted[t][k] +
+					   model.perhaps_counted[t][k],
+		   "a sum of many places is not what was added");
 	for (int k = 0; k < LONG; k++)
 		is(cells[LONG_SUM + k] >= model.added_long[t] &&
 			   cells[LONG_SUM + k] <=
@@ -415,13 +614,18 @@ static void sums_judge(int t)
 		   "a long sum is not what was added");
 }
 
-/* Runs until nothing is on its way, and everybody knows who is dead. */
+/* Runs until nothing is on its way, all are awake, and know who is dead. */
 static void settle(void)
 {
 	world.deaths = false;
 	for (uint64_t quiet = 0; quiet < 2000; quiet++) {
-		if (world.flight_count)
-			quiet = 0;
+		for (int i = 0; i < world.ranks; i++) {
+			struct node *n = &world.node[i];
+
+			n->asleep = 0;
+			if (world.flight_count || (!n->dead && n->done_count))
+				quiet = 0;
+		}
 		step();
 	}
 }
@@ -451,10 +655,13 @@ static uint64_t run(uint64_t seed)
 		if (n->dead)
 			continue;
 		sums_judge(t);
+		stamps_judge(t);
 		for (int i = 0; i < world.ranks; i++)
 			is(world.node[i].dead ||
-				   (uint64_t)n->block->notify[i] ==
-					   ranks[i].told[t],
+				   ((uint64_t)n->block->notify[i] ==
+					    ranks[i].told[t] &&
+				    (uint64_t)n->block->notify[RANKS + i] ==
+					    ranks[i].told_long[t]),
 			   "notifications were lost, or came twice");
 		leftovers_judge(n);
 	}
@@ -465,34 +672,41 @@ static uint64_t run(uint64_t seed)
 	for (int i = 0; i < world.ranks; i++)
 		for (int k = 0; k < OPEN; k++) {
 			OK(rmaext_op_release(&ranks[i].requests[k].op));
-			free(ranks[i].requests[k].buf);
+			request_free(&ranks[i].requests[k]);
 		}
 	world_close();
 	return world.history;
 }
 
+/*
+ * SEED: that one alone, and the hash of its history is printed. MINUTES: others
+ * each time, for so long. SEEDS: so many from the first on; 100 by itself.
+ */
 static void seeds(void)
 {
-	const char *one = getenv("SEED");
-	const uint64_t first = one ? strtoull(one, NULL, 0) : 1;
-	const char *count = getenv("SEEDS");
+	const char *one_seed = getenv("SEED"), *count = getenv("SEEDS");
+	const char *minutes = getenv("MINUTES");
 	const uint64_t usual = getenv("RMAEXT_EMULATED") ? 5 : 100;
-	const uint64_t last =
-		one ? first
-		    : first + (count ? strtoull(count, NULL, 0) : usual) - 1;
+	const time_t end = time(NULL) + 60 * (minutes ? atol(minutes) : 0);
+	uint64_t seed = minutes ? (uint64_t)end << 20 : 1;
+	uint64_t last = seed + (count ? strtoull(count, NULL, 0) : usual) - 1;
+	uint64_t history = 0, events = 0;
 
-	if (count)
+	if (one_seed && *one_seed)
+		seed = last = strtoull(one_seed, NULL, 0);
+	if (count || minutes)
 		alarm(0); /* as long as it takes */
-	for (uint64_t seed = first; seed <= last; seed++) {
-		const uint64_t history = run(seed);
-
-		if (one)
-			printf("seed %s: %016llx\n", one,
-			       (unsigned long long)history);
+	for (; minutes ? time(NULL) < end : seed <= last; seed++) {
+		history = run(seed);
+		events += world.events;
 		if (seed % 10 == 0)
 			is(run(seed) == history,
 			   "the same seed is not the same run");
 	}
+	if (one_seed || minutes)
+		printf("%llu events, up to seed %llu: %016llx\n",
+		       (unsigned long long)events, (unsigned long long)seed - 1,
+		       (unsigned long long)history);
 }
 
 const struct test tests[] = {

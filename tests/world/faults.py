@@ -1,0 +1,371 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: BSD-3-Clause
+"""Plant faults, one at a time, and see whether the world finds them (`make world-faults`).
+
+    faults.py [--seconds N] [--list] [NAME ...]
+
+Each fault changes one place of csrc: a protocol forgets something that it is there for. The
+world (tests/c/am/world.c) runs with it until a seed fails, for N seconds at most (300). A line
+for each says which seed found it, by what, and when. The status is 1 if one was not found.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = ROOT / "build" / "world"
+CSRC = ROOT / "csrc"
+PROGRAM = ROOT / "tests" / "c" / "am" / "world.c"
+FLAGS = ["-std=c11", "-w", "-O1", "-g", "-fvisibility=hidden", "-ffp-contract=off", "-Itests/c"]
+
+
+class Fault(NamedTuple):
+    """What stands in a file, and what in place of it."""
+
+    name: str
+    file: str
+    old: str
+    new: str
+
+
+FAULTS = [
+    Fault(
+        "a credit is not given back",
+        "am/message.c",
+        "	buffer->peer->line->requests--;\n",
+        "	buffer->peer->line->requests -= buffer->generation % 7 != 0;\n",
+    ),
+    Fault(
+        "a bulk operation's credits are counted twice",
+        "am/message.c",
+        "	buffer->peer->line->bulks -= buffer->bulk;\n",
+        "	buffer->peer->line->bulks -= buffer->bulk && buffer->generation % 5;\n",
+    ),
+    Fault(
+        "a reply is believed whatever its generation",
+        "am/replies.c",
+        "	       buffer->generation == reply.id >> 32;",
+        "	       true;",
+    ),
+    Fault(
+        "a buffer is free before it was sent",
+        "am/message.c",
+        "	if (buffer->sent)\n		send_buffer_free(am, buffer);",
+        "	send_buffer_free(am, buffer);",
+    ),
+    Fault(
+        "other messages pass a bulk operation",
+        "am/send_queue.c",
+        "	return rmx_op_is_bulk(op) ? !peer->line->requests",
+        "	return rmx_op_is_bulk(op) ? peer->line->requests < 2",
+    ),
+    Fault(
+        "the part that notifies does not wait for the others",
+        "am/send_queue.c",
+        "		       peer->line->bulks < RMX_CREDITS && !rmx_op_notifies(op);",
+        "		       peer->line->bulks < RMX_CREDITS;",
+    ),
+    Fault(
+        "a message that the network does not take is sent for all that",
+        "am/send_queue.c",
+        "	if (ret) {\n		rmx_message_drop(f->am, buffer);\n		return ret;",
+        "	if (ret && ret != -FI_EAGAIN) {\n		rmx_message_drop(f->am, buffer);\n"
+        "		return ret;",
+    ),
+    Fault(
+        "a line that stalled is not tried again",
+        "am/send_queue.c",
+        "	atomic_store(&am->stalled, peer);\n",
+        "	if (peer->line->heard % 3)\n		atomic_store(&am->stalled, peer);\n",
+    ),
+    Fault(
+        "an answered message does not move the line",
+        "am/replies.c",
+        "		rmx_message_done(am, buffer);\n		rmx_message_pump(f, peer);",
+        "		rmx_message_done(am, buffer);",
+    ),
+    Fault(
+        "results go to the operation's beginning, whatever part they are of",
+        "am/pack.c",
+        "		memcpy(op->local + buffer->some.part, results, buffer->results);",
+        "		memcpy(op->local, results, buffer->results);",
+    ),
+    Fault(
+        "a reply that waits loses its place",
+        "am/dispatch.c",
+        "		rmx_receive_enqueue(f->am, message, RMX_WAITING);\n",
+        "		reply_end(f, message);\n",
+    ),
+    Fault(
+        "replies are counted once too often",
+        "am/dispatch.c",
+        "	message->peer->line->replies += first;\n",
+        "	message->peer->line->replies++;\n",
+    ),
+    Fault(
+        "a receive that was refused is forgotten",
+        "am/receive.c",
+        "		rmx_receive_enqueue(am, message, RMX_RECEIVING);\n		return 0;",
+        "		return 0;",
+    ),
+    Fault(
+        "a failed receive is not posted anew",
+        "am/dispatch.c",
+        "			rmx_receive_failed(am, message);\n",
+        "			message->state = RMX_FREE;\n",
+    ),
+    Fault(
+        "a copy counts as applied once it is sent",
+        "am/replies.c",
+        "	buffer->sent = true;\n	if (failure && buffer->op)",
+        "	buffer->sent = true;\n	if (buffer->op && !buffer->results)\n"
+        "		ops_end(buffer, NULL);\n	if (failure && buffer->op)",
+    ),
+    Fault(
+        "a put counts as applied once it is posted",
+        "xfer/completion.c",
+        "	if (op->ended) {\n		COUNT(&op->completed);\n		rmx_request_part_ended(op);",
+        "	if (op->ended) {\n		COUNT(&op->completed);\n"
+        "		op->open = 1;\n		rmx_request_part_ended(op);",
+    ),
+    Fault(
+        "a failed chunk is a success",
+        "xfer/completion.c",
+        "	if (failure) {\n		rmx_op_failed(op, failure);",
+        "	if (failure && op->rank % 2) {\n		rmx_op_failed(op, failure);",
+    ),
+    Fault(
+        "a chunk that the network did not take counts as posted",
+        "xfer/post.c",
+        "	op->sent--;\n	op->posted = at;\n",
+        "	op->sent--;\n",
+    ),
+    Fault(
+        "a context is lost when the network takes nothing",
+        "xfer/post.c",
+        "	if (context != op->context)\n		rmx_context_give(f, peer, context);\n"
+        "	return ret;",
+        "	return ret;",
+    ),
+    Fault(
+        "a context comes back to the list before it is out of it",
+        "xfer/context.c",
+        "		new = free_list_word(old, FREE_COUNT(old) - 1,",
+        "		new = free_list_word(old, FREE_COUNT(old),",
+    ),
+    Fault(
+        "a request in the backlog is not posted on",
+        "xfer/nonblocking.c",
+        "		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)\n			return false;",
+        "		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)\n			return op->posted != 0;",
+    ),
+    Fault(
+        "a flush is content with the round that it began in",
+        "win/pending.h",
+        "		if (rmx_counted_in(now, round + 1))\n			return false;",
+        "		if (rmx_counted_in(now, round + 1))\n			return true;",
+    ),
+    Fault(
+        "a flush takes no round into account",
+        "win/pending.h",
+        "		if (rounds > 1 || !rmx_counted(now))",
+        "		if (rounds >= 1 || !rmx_counted_in(now, round))",
+    ),
+    Fault(
+        "what is under way to the dead is kept",
+        "xfer/flush.c",
+        "	if (w->fabric)\n		w->fabric->hooks->forget(w, rank);",
+        "	(void)w, (void)rank;",
+    ),
+    Fault(
+        "a request to the dead waits for ever",
+        "net/liveness.c",
+        "	if (peer && atomic_load(&peer->gone))\n		return rmx_fail(-FI_ENOTCONN",
+        "	if (!peer)\n		return rmx_fail(-FI_ENOTCONN",
+    ),
+    Fault(
+        "the line to the dead goes on",
+        "am/replies.c",
+        "	rmx_op_unqueue(op);\n	for (struct rmx_send_buffer *buffer",
+        "	for (struct rmx_send_buffer *buffer",
+    ),
+    Fault(
+        "one who gave up leaves its operation in the message",
+        "am/replies.c",
+        "	*link = buffer->shared ? NULL : op->next;\n	op->flying--;\n	if (!buffer->op)",
+        "	op->flying--;\n	if (!buffer->op)",
+    ),
+    Fault(
+        "an exchange compares nothing",
+        "dtype/atomic_ops.c",
+        "		while (!((old ^ wanted) & mask) &&",
+        "		while ((old || !((old ^ wanted) & mask)) &&",
+    ),
+    Fault(
+        "a reply is sent to whoever asked last",
+        "am/dispatch.c",
+        "	const uint64_t to = message->peer->addr;",
+        "	static uint64_t last;\n	const uint64_t to = last ? last : message->peer->addr;\n\n"
+        "	last = message->peer->addr;",
+    ),
+    Fault(
+        "a notification comes first",
+        "am/ranges.c",
+        "	char *memory = rmx_own(w, r->offset);\n	int ret = 0;\n\n",
+        "	char *memory = rmx_own(w, r->offset);\n	int ret = 0;\n\n"
+        "	if (r->flags & RMX_WITH_NOTIFY && r->count > 8) {\n"
+        "		rmx_notify_add(w, w->self, r->slot, 1);\n		return 0;\n	}\n",
+    ),
+    Fault(
+        "a buffer has the same generation again",
+        "am/message.c",
+        "	buffer->generation++;\n",
+        "",
+    ),
+    Fault(
+        "a part begins one place late",
+        "dtype/places.c",
+        "				rmx_place_at(p, some->first + i).offset +",
+        "				rmx_place_at(p, some->first + (i ? i - 1 : i)).offset +",
+    ),
+    Fault(
+        "an element goes to the lane of the one before",
+        "exec/vector_lanes.c",
+        "		b->order[lane->end++] = (uint32_t)(i - b->start);",
+        "		b->order[lane->end++] = (uint32_t)(i > b->start ? i - b->start - 1 : 0);",
+    ),
+    Fault(
+        "a request of many has ended with its first part",
+        "xfer/requests.c",
+        "	if (atomic_fetch_sub(&siblings->left, 1) == 1)",
+        "	if (atomic_fetch_sub(&siblings->left, 1) > 0)",
+    ),
+    Fault(
+        "a request has ended with its last chunk but one",
+        "xfer/requests.c",
+        "	if (atomic_fetch_sub(&op->open, 1) > 1)\n		return;",
+        "	if (atomic_fetch_sub(&op->open, 1) > 2)\n		return;",
+    ),
+    Fault(
+        "an operation in parts settles while some are in line",
+        "am/am.h",
+        "	if (!op->queued && !op->flying)",
+        "	if (!op->flying)",
+    ),
+    Fault(
+        "an operation settles while some of its parts fly",
+        "am/am.h",
+        "	if (!op->queued && !op->flying)",
+        "	if (!op->queued && op->flying < 2)",
+    ),
+    Fault(
+        "the end of a request that failed is not counted",
+        "xfer/requests.c",
+        "	rmx_pending_sub(target, share);\n	atomic_fetch_add",
+        "	if (!atomic_load(&target->member->peer->gone))\n"
+        "		rmx_pending_sub(target, share);\n	atomic_fetch_add",
+    ),
+    Fault(
+        "an operation on many leaves what was sent when one fails",
+        "xfer/bundle.c",
+        "			op->fabric->hooks->give_up(op);\n",
+        "			(void)op;\n",
+    ),
+    Fault(
+        "messages pass each other in the line",
+        "am/send_queue.c",
+        "	*line->queue_end = op;\n	line->queue_end = &op->next;",
+        "	op->next = line->queue;\n	line->queue = op;\n	if (!op->next)\n"
+        "		line->queue_end = &op->next;",
+    ),
+]
+
+
+def compiled(csrc: Path, files: list[str], folder: Path) -> dict[str, Path]:
+    """Return the objects of files of csrc, by their names there; of the program, too."""
+
+    def compile_one(file: str) -> tuple[str, Path]:
+        source = PROGRAM if file == PROGRAM.name else csrc / file
+        made = folder / f"{file}.o"
+        made.parent.mkdir(parents=True, exist_ok=True)
+        command = ["cc", *FLAGS, f"-I{csrc}", "-c", source, "-o", made]
+        subprocess.run(command, cwd=ROOT, check=True)
+        return file, made
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return dict(pool.map(compile_one, files))
+
+
+def planted(fault: Fault, objects: dict[str, Path]) -> Path:
+    """Return the world with a fault."""
+    folder = BUILD / re.sub(r"\W+", "-", fault.name)
+    shutil.rmtree(folder, ignore_errors=True)
+    csrc = shutil.copytree(CSRC, folder / "csrc")
+    text = (csrc / fault.file).read_text()
+    if text.count(fault.old) != 1:
+        sys.exit(f"{fault.name}: csrc/{fault.file} has its place {text.count(fault.old)} times")
+    (csrc / fault.file).write_text(text.replace(fault.old, fault.new))
+    files = [*objects] if fault.file.endswith(".h") else [fault.file]
+    changed = compiled(csrc, files, folder)
+    command = ["cc", *{**objects, **changed}.values(), "-o", folder / "world", "-pthread", "-ldl"]
+    subprocess.run(command, check=True)
+    return folder / "world"
+
+
+def found(program: Path, seconds: float) -> str:
+    """Return what the world says, "" if it says nothing in time."""
+    env = {**os.environ, "SEEDS": "100000000", "RMAEXT_LIBFABRIC": ""}
+    command = [program, library(), "seeds"]
+    try:
+        done = subprocess.run(
+            command, env=env, text=True, capture_output=True, timeout=seconds, check=False
+        )
+    except subprocess.TimeoutExpired:
+        return ""
+    said = done.stderr.strip().splitlines()
+    return said[0] if said else f"ended by signal {-done.returncode}"
+
+
+def library() -> str:
+    """Return some libfabric, which the C tests want although the world uses none."""
+    places = [*ROOT.glob(".venv*/lib/*/libfabric.so.1"), *Path("/usr/lib").rglob("libfabric.so.1")]
+    if not places:
+        sys.exit("there is no libfabric: make develop")
+    return str(places[0])
+
+
+def main() -> int:
+    """Try them, and say which were found."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seconds", type=float, default=300, help="for each; default: 300")
+    parser.add_argument("names", nargs="*", metavar="WORD", help="those with such a word; all")
+    options = parser.parse_args()
+    shutil.rmtree(BUILD, ignore_errors=True)
+    files = [str(path.relative_to(CSRC)) for path in sorted(CSRC.rglob("*.c"))]
+    files = [file for file in files if not file.startswith("python/")]
+    objects = compiled(CSRC, [*files, PROGRAM.name], BUILD / "sound")
+    missed = 0
+    wanted = [it for it in FAULTS if all(word in it.name for word in options.names)]
+    for fault in wanted:
+        program = planted(fault, objects)
+        begun = time.monotonic()
+        said = found(program, options.seconds)
+        missed += not said
+        print(f"{time.monotonic() - begun:6.1f} s  {fault.name}: {said or 'NOT FOUND'}", flush=True)
+        shutil.rmtree(program.parent)
+    print(f"{len(wanted) - missed} of {len(wanted)} found")
+    return missed > 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
