@@ -120,14 +120,14 @@ class Controls:
         if not number and apart and region.fabric is not None:
             own = region.array[end // 8 :]
             barrier = NetworkBarrier(window, own, end, self._group.record_id)
-            self._group.meetings.meet_at(barrier)
+            self._group.meetings.venue.meet_at(barrier)
         self._free = [(number, index) for index in range(count)]
 
     def close(self) -> None:
         """End of the communicator, to which all ranks have come."""
-        far = self._group.meetings.far
+        far = self._group.meetings.venue.far
         if far is not None:
-            self._group.meetings.meet_at(None)
+            self._group.meetings.venue.meet_at(None)
             far.close()
         for slab in self._slabs:
             slab.window._closed = True

@@ -32,9 +32,11 @@ from . import collective
 from .agreement import agree, parse_all
 from .columns import Columns, Told, Ways
 from .host import Beacon, Hello, Hellos
+from .leavers import Leavers
 from .liveness import Watch
 from .meeting import Meetings
 from .network import Network, offers
+from .venue import Venue
 
 __all__ = ["Group", "together"]
 
@@ -120,7 +122,7 @@ class Group:
         self.apart = False  # no two ranks share memory
         try:
             self._open()
-            meetings.opened()
+            meetings.finish(None)
         except BaseException as exc:
             Team.discard(self._board)
             mpi_progress.withdraw(self.comm)
@@ -131,7 +133,7 @@ class Group:
 
     def _interrupted(self, comm: MPI.Comm, error: BaseException) -> None:
         """Tell those who wait on the duplicate that this rank does not come."""
-        Meetings(self, comm).give_up(error, _OPENING)
+        Leavers(Venue(comm)).give_up(error, _OPENING)
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> Group:
@@ -171,7 +173,7 @@ class Group:
         if self.failed_everywhere or not collective.has_begun(self._opening):
             comm.Delete_attr(self._keyval)  # the ranks are where this one is
         elif hasattr(self, "meetings"):
-            self.meetings.give_up(error, _OPENING)
+            self.meetings.leavers.give_up(error, _OPENING)
         elif hasattr(self, "comm"):
             self._interrupted(self.comm, error)
 
@@ -214,7 +216,7 @@ class Group:
         """
         if any(window._may_write() for window in self._left):
             return  # the others keep theirs, too
-        if not self.meetings.at_end_of_comm():
+        if not self.meetings.end.of_comm():
             return
         _groups.discard(self)  # first: what has begun to end meets no more
         _leaving.remove(self)
@@ -225,8 +227,8 @@ class Group:
             window._free_left()
         if self.controls is not None:
             self.controls.close()
-        if self.meetings.team is not None:
-            self.meetings.team.close()
+        if self.meetings.venue.team is not None:
+            self.meetings.venue.team.close()
         lib.rmaext_record_comm_gone(self.record_id)
         if self._network is not None:
             self._network.quit()
@@ -279,7 +281,7 @@ class Group:
                 self.network()
             return
         self.watch = Watch(hellos)  # from here on the dead are noticed
-        self.watch.told = self.meetings.last_words
+        self.watch.told = self.meetings.leavers.last_words
         self._find_processes()
         writer.communicator(self.comm, self.record_id, len(self.watch.near))
         where = self._find_board()
@@ -291,7 +293,7 @@ class Group:
         # without a progress thread somebody must serve the fabric meanwhile
         if self.all_direct and hellos.progress.all():
             team = Team(where, self.rank, self.size, self.spin, self.record_id)
-            self.meetings.meet_at(team)
+            self.meetings.venue.meet_at(team)
         else:
             Team.discard(self._board)
         if not self.all_direct:
@@ -481,15 +483,15 @@ def together(
     Errors of the kind `agreed` are known to them.
     """
     group = Group.known(comm)
-    before = None if group is None else group.meetings.number
+    before = None if group is None else group.meetings.venue.numbers.number
     try:
         return make()
     except BaseException as exc:
         group = Group.known(comm)
         # before the first meeting nobody counts on this rank
-        begun = group is not None and group.meetings.number != before
+        begun = group is not None and group.meetings.venue.numbers.number != before
         if group is not None and begun and not isinstance(exc, agreed) and not is_of_all(exc):
-            group.meetings.give_up(exc, what)
+            group.meetings.leavers.give_up(exc, what)
         raise
 
 
@@ -520,7 +522,7 @@ def _raised(error: BaseException) -> None:
     """Tell the other ranks of all communicators which exception ends this one's program."""
     for group in list(_groups):
         with suppress(Exception):  # of one where MPI can send no more
-            group.meetings.end_by(error)
+            group.meetings.leavers.end_by(error)
 
 
 def _farewell() -> None:
@@ -535,7 +537,7 @@ def _farewell() -> None:
     while left:
         for group in list(left):
             try:
-                if group.meetings.at_end():
+                if group.meetings.end.of_program():
                     left.remove(group)
             except BusyError:  # a thread that is a daemon
                 left.remove(group)

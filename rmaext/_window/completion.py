@@ -214,7 +214,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         """End this rank's part. Without `keep`, to which all ranks agree, free the memory too."""
         self._mark_closed()
         self._forget_locks()
-        self._group.meetings.close(self._name)
+        self._group.meetings.venue.windows.pop(self._name, None)
         ended = end_grants(self)
         if keep:
             for part in self._parts():
@@ -277,7 +277,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         if not self._closed:
             # Not a collective close: the other ranks may never come to it.
             if error is not None:
-                self._group.meetings.leave(self._name, error)
+                self._group.meetings.leavers.leave(self._name, error)
             self._shut(keep=True)
 
     def _is_pending(self) -> bool:

@@ -310,7 +310,7 @@ class Window(
                     raise
                 # What fails from here on (no memory is left) fails on this rank only. The others
                 # may write to its memory, so that stays registered.
-                group.meetings.alone()
+                group.meetings.alone = True
                 self._name = group.next_name()
                 region.connect()
                 far = region.fabric is not None  # else no message names it
@@ -318,12 +318,12 @@ class Window(
                 lib.rmaext_window_open(self._handle)
                 self._file = storage.begin(self)
                 group.join()
-                group.meetings.open(self._name, block)
+                group.meetings.venue.windows[self._name] = block
                 lifetime.on_end(self)
-                group.meetings.together()
+                group.meetings.alone = False
             self._closed = False
         except BaseException as exc:
-            group.meetings.leave(self._name, exc)  # if the other ranks have it
+            group.meetings.leavers.leave(self._name, exc)  # if the other ranks have it
             raise
 
     def _new_region(self, group: Group) -> Region:
@@ -349,7 +349,7 @@ class Window(
         self._shapes = one_of(self._records.shape)
         address = int(ffi.cast("uintptr_t", self._handle))
         meetings, name = self._group.meetings, self._name
-        calls = (meetings.address, name) if isinstance(name, int) else (0, 0)
+        calls = (meetings.venue.address, name) if isinstance(name, int) else (0, 0)
         how = (self._dtype, self._atomic_type, self._fabric, meetings, *calls)
         self._bind(self._handle, address, *how)
 

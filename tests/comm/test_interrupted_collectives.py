@@ -228,13 +228,13 @@ def test_others_go_on_after_a_refused_call():
 def test_many_ranks_that_are_lost_fit_into_what_is_told():
     """Those who come later to a meeting learn of as many of them as there is room for."""
     code = """
-        from rmaext._comm.meeting import Meetings, _lost, _MOST
+        from rmaext._comm.leavers import MOST, cancelled, lost_ranks
         for count in (1, 5, 60, 500):
             error = rmaext.PeerLostError(errno.ENOTCONN, "wörds " * 90, rank=0)
             error.ranks = tuple(range(count))
-            said = _lost(error)
-            assert len(said.encode()) <= _MOST, len(said)
-            again = Meetings._cancelled(None, said)
+            said = lost_ranks(error)
+            assert len(said.encode()) <= MOST, len(said)
+            again = cancelled(said)
             assert again.ranks[:60] == error.ranks[:60], again.ranks
         print("end", flush=True)
     """

@@ -582,7 +582,7 @@ def test_collective_in_another_thread(world, call):
         if world.rank == 0:
             thread = threading.Thread(target=win.fence)
             thread.start()
-            while not win._group.meetings.busy:
+            while not win._group.meetings._numbers.turn:
                 thread.join(0.001)
             for _ in range(2):
                 with pytest.raises(rmaext.RmaError, match="another thread") as caught:
@@ -614,7 +614,7 @@ def test_fence_in_another_thread_while_this_one_waits_in_one(world):
 
     def work():
         begins.wait()
-        while not win._group.meetings.busy:  # that one is not in it yet
+        while not win._group.meetings._numbers.turn:  # that one is not in it yet
             time.sleep(0.001)
         for _ in range(2):
             time.sleep(0.1 if refused else 0)
