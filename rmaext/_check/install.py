@@ -65,7 +65,7 @@ def install() -> None:
     package.empty = package.zeros = _array(node.empty)  # type: ignore[attr-defined]
     messages.follow()
     compat.follow()
-    lifetime.on_farewell(_end)
+    lifetime.on_finalize(_end)
     if config.checks() == "error":  # the last of both is the first to run
         atexit.unregister(lifetime._run)
         atexit.register(_leave)

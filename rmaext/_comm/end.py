@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from .._native._lib import lib
 from .._runtime.reports import tell
 from .._runtime.steps import END
-from .leavers import ENDED
+from .abandoned import ENDED
 from .liveness import Living
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class End:
         SyncError if they are in another call; then it may be called again, too.
         """
         meetings, hints = self._meetings, self._group.last_hints
-        if meetings.leavers.out is not None:
+        if meetings.abandoned.out is not None:
             return self._apart()
         if not self._begun:
             self._bid = meetings.bid(bool(hints))
@@ -73,8 +73,8 @@ class End:
 
     def _apart(self) -> bool:
         """As `of_program`, where the ranks can meet no more."""
-        leavers, group = self._meetings.leavers, self._group
+        abandoned, group = self._meetings.abandoned, self._group
         if self._living is None:
             self._living = Living(group)
-            leavers.tell(ENDED, "")
-        return leavers.ended() | self._living.gone() | {group.rank} == set(range(group.size))
+            abandoned.tell(ENDED, "")
+        return abandoned.ended() | self._living.gone() | {group.rank} == set(range(group.size))

@@ -29,10 +29,10 @@ from .._runtime.failures import check, is_of_all
 from .._runtime.log import log
 from ..errors import BusyError, PeerLostError, RmaError, SyncError
 from . import collective
+from .abandoned import Abandoned
 from .agreement import agree, parse_all
 from .columns import Columns, Told, Ways
 from .host import Beacon, Hello, Hellos
-from .leavers import Leavers
 from .liveness import Watch
 from .meeting import Meetings
 from .network import Network, offers
@@ -96,7 +96,7 @@ class Group:
 
     def __init__(self, comm: MPI.Comm) -> None:
         self._users = 1  # the attribute
-        self._left: list[Any] = []  # windows that this rank has left by itself
+        self._abandoned: list[Any] = []  # windows that this rank has abandoned
         self._keys = 0
         self.windows = 0  # made so far
         self.last_hints: list[str] = []
@@ -133,7 +133,7 @@ class Group:
 
     def _interrupted(self, comm: MPI.Comm, error: BaseException) -> None:
         """Tell those who wait on the duplicate that this rank does not come."""
-        Leavers(Venue(comm)).give_up(error, _OPENING)
+        Abandoned(Venue(comm)).abandon_call(error, _OPENING)
 
     @classmethod
     def of(cls, comm: MPI.Comm) -> Group:
@@ -157,7 +157,7 @@ class Group:
             try:
                 # stays there when a signal interrupts what follows
                 comm.Set_attr(cls._keyval, _UNFINISHED)
-                _let_go()
+                _end_some()
                 cls.__init__(group, comm)
                 _groups.add(group)
                 comm.Set_attr(cls._keyval, group)
@@ -173,7 +173,7 @@ class Group:
         if self.failed_everywhere or not collective.has_begun(self._opening):
             comm.Delete_attr(self._keyval)  # the ranks are where this one is
         elif hasattr(self, "meetings"):
-            self.meetings.leavers.give_up(error, _OPENING)
+            self.meetings.abandoned.abandon_call(error, _OPENING)
         elif hasattr(self, "comm"):
             self._interrupted(self.comm, error)
 
@@ -189,49 +189,49 @@ class Group:
     @staticmethod
     def _comm_freed(_comm: MPI.Comm, _keyval: int, group: Any) -> None:
         if isinstance(group, Group):
-            group.quit()
+            group.count_out()
 
     def join(self) -> None:
         """Count a window in."""
         self._users += 1
 
-    def quit(self, left: Any = None) -> None:
+    def count_out(self, abandoned: Any = None) -> None:
         """Count a window, or the communicator, out; after the last the ranks meet once more.
 
-        `left`: a window that this rank has left without the others.
+        `abandoned`: a window that this rank closes without the others.
         """
-        if left is not None:
-            self._left.append(left)
+        if abandoned is not None:
+            self._abandoned.append(abandoned)
         self._users -= 1
         if not self._users and not lifetime.ending():
-            _leaving.append(self)
-            _let_go()
+            _ending.append(self)
+            _end_some()
 
-    def _part(self) -> None:
+    def _end_if_all(self) -> None:
         """End, once all ranks have counted out. Not waiting.
 
         A rank that has counted out may still be in the last meeting, look at what others have
         told there, and ask for words that a broken connection has lost; and of a window that
-        it has left others may know nothing yet. So all memory stays until all have come here.
+        it has abandoned others may know nothing yet. So all memory stays until all have come here.
         """
-        if any(window._may_write() for window in self._left):
+        if any(window._may_write() for window in self._abandoned):
             return  # the others keep theirs, too
         if not self.meetings.end.of_comm():
             return
         _groups.discard(self)  # first: what has begun to end meets no more
-        _leaving.remove(self)
+        _ending.remove(self)
         self._end()
 
     def _end(self) -> None:
-        for window in self._left:
-            window._free_left()
+        for window in self._abandoned:
+            window._free_abandoned()
         if self.controls is not None:
             self.controls.close()
         if self.meetings.venue.team is not None:
             self.meetings.venue.team.close()
         lib.rmaext_record_comm_gone(self.record_id)
         if self._network is not None:
-            self._network.quit()
+            self._network.end()
         mpi_progress.withdraw(self.comm)
         self.comm.Free()
 
@@ -281,7 +281,7 @@ class Group:
                 self.network()
             return
         self.watch = Watch(hellos)  # from here on the dead are noticed
-        self.watch.told = self.meetings.leavers.last_words
+        self.watch.told = self.meetings.abandoned.last_words
         self._find_processes()
         writer.communicator(self.comm, self.record_id, len(self.watch.near))
         where = self._find_board()
@@ -468,10 +468,10 @@ _OPENING = "the creation of the communicator's first window"
 # ranks. No weak references: ranks would collect theirs at different times, and wait for others
 # that do not know of the group any more.
 _groups: set[Group] = set()
-_leaving: list[Group] = []  # those of them that have ended here, but perhaps not elsewhere
+_ending: list[Group] = []  # those of them that have ended here, but perhaps not elsewhere
 
 
-_letting_go = locks.lock()
+_ending_lock = locks.lock()
 
 
 def together(
@@ -491,15 +491,15 @@ def together(
         # before the first meeting nobody counts on this rank
         begun = group is not None and group.meetings.venue.numbers.number != before
         if group is not None and begun and not isinstance(exc, agreed) and not is_of_all(exc):
-            group.meetings.leavers.give_up(exc, what)
+            group.meetings.abandoned.abandon_call(exc, what)
         raise
 
 
-def _let_go() -> None:
+def _end_some() -> None:
     """End the groups to whose end all ranks have come by now. Local, not blocking."""
-    if _leaving:
+    if _ending:
         # what a signal handler within it would do, the call goes on to do
-        locks.locked(_letting_go, lambda: None, _part_all)
+        locks.locked(_ending_lock, lambda: None, _end_each)
 
 
 def has_lost_any() -> bool:
@@ -512,27 +512,27 @@ def has_lost_any() -> bool:
     return False
 
 
-def _part_all() -> None:
-    for group in [*_leaving]:
-        with suppress(RmaError):  # lost ranks, a window left by some only: all stays as it is
-            group._part()
+def _end_each() -> None:
+    for group in [*_ending]:
+        with suppress(RmaError):  # lost ranks, a window abandoned by some only: all stays as it is
+            group._end_if_all()
 
 
 def _raised(error: BaseException) -> None:
     """Tell the other ranks of all communicators which exception ends this one's program."""
     for group in list(_groups):
         with suppress(Exception):  # of one where MPI can send no more
-            group.meetings.leavers.end_by(error)
+            group.meetings.abandoned.end_by(error)
 
 
-def _farewell() -> None:
+def _finalize() -> None:
     """Wait until the ranks of all communicators have come to their end, too.
 
     Until then they may use this rank's memory. The communicators' ranks meet at the same
     time: in which order others come to which does not matter. Ctrl-C ends the wait.
     """
-    _let_go()
-    left = [group for group in _groups if group.size > 1 and group not in _leaving]
+    _end_some()
+    left = [group for group in _groups if group.size > 1 and group not in _ending]
     nap = 1e-5
     while left:
         for group in list(left):
@@ -549,5 +549,5 @@ def _farewell() -> None:
             nap = min(nap * 1.5, 5e-3)
 
 
-lifetime.on_farewell(_farewell)
+lifetime.on_finalize(_finalize)
 lifetime.on_raised(_raised)

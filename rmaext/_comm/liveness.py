@@ -137,28 +137,28 @@ class Watch(Waits):
             ranks = [rank for rank, fd in self.pidfds.items() if fd in gone]
             raise self.explained(lost(sorted(ranks), "the process is gone"))
 
-    def left(self) -> list[int]:
+    def ended(self) -> list[int]:
         """Return those of this host that live but have left.
 
         An exception took them out of the program, and they wait in
         MPI_Finalize: their endpoints are closed, and their beacons. Their own
         mark says so too, where their memory is mapped.
         """
-        return self._left_of(self.near)
+        return self._ended_of(self.near)
 
-    def _left_of(self, ranks: list[int]) -> list[int]:
+    def _ended_of(self, ranks: list[int]) -> list[int]:
         seen = self._visible(ranks)
-        return [rank for rank in ranks if seen[rank] is False or self._marked_left(rank)]
+        return [rank for rank in ranks if seen[rank] is False or self._marked_ended(rank)]
 
-    def _marked_left(self, rank: int) -> bool:
+    def _marked_ended(self, rank: int) -> bool:
         process = self.processes.get(rank)
-        return process is not None and process.left()
+        return process is not None and process.ended()
 
     def look_for_beacons(self) -> None:
         """Raise if one has left."""
-        left = self.left()
-        if left:
-            raise self.explained(lost(left, "has left"))
+        ended = self.ended()
+        if ended:
+            raise self.explained(lost(ended, "has left"))
 
     def last_words(self, ranks: Sequence[int]) -> list[str]:
         """Return what has ended ranks, as far as they have told: "rank 3 ended by ..."."""
@@ -177,7 +177,7 @@ class Watch(Waits):
 
     def check(self, rank: int, where: str) -> None:
         """Raise if a rank has left without dying, which C does not notice."""
-        if rank in self.near and self._left_of([rank]):
+        if rank in self.near and self._ended_of([rank]):
             text = f"{where}: rank {rank} {self.told(rank) or 'has left'}"
             raise PeerLostError(errno.ENOTCONN, text, rank=rank)
 
@@ -208,14 +208,14 @@ class Living:
         if now >= self._next_probe:
             first, self._next_probe = not self._next_probe, now + PROBE_EVERY
             if not first:  # not in the first moment of a wait
-                found |= self._left()
+                found |= self._ended()
         self._gone = self._gone | found  # what two threads lose so is found again
         return self._gone
 
-    def _left(self) -> set[int]:
+    def _ended(self) -> set[int]:
         """Return those that were taken out of the program by an exception, or do not answer."""
         group = self._group
-        found = set(group.watch.left())
+        found = set(group.watch.ended())
         # never opened here: that is collective
         network = group._network
         if network is not None and 1 < group.size > len(group.watch.near):

@@ -3,7 +3,7 @@
 
 Each collective call says what it is: its name, its window and its number in the sequence.
 Where these differ, the call fails on all ranks, which then tell one another what they
-called; nothing else has happened, and they may go on. A rank that gives a call up tells
+called; nothing else has happened, and they may go on. A rank that abandons a call tells
 the others, whose calls fail from then on: nobody could know any more who is where.
 """
 
@@ -25,9 +25,9 @@ from .._runtime.reports import container_call, numbers, site
 from .._runtime.steps import END, EXPLAIN, FIRST, Step
 from ..errors import BusyError, PeerLostError, SyncError
 from . import collective
+from .abandoned import MOST, Abandoned, LongWait, cancelled, decoded, refusal
 from .columns import Split
 from .end import End
-from .leavers import MOST, Leavers, LongWait, cancelled, decoded, given_up
 from .network import during
 from .venue import Venue
 
@@ -73,7 +73,7 @@ class Meetings:
     def __init__(self, group: Group, comm: MPI.Comm) -> None:
         self._group = group
         self.venue = venue = Venue(comm)
-        self.leavers = Leavers(venue)
+        self.abandoned = Abandoned(venue)
         self.end = End(self, group)
         self.wait: LongWait | None = None  # of the last meeting that has lasted
         self.size, self._numbers, self._met = venue.size, venue.numbers, venue.numbers.met
@@ -119,10 +119,10 @@ class Meetings:
                 text = f"{call}: another thread is in a collective call over this communicator; "
                 text += "let the threads take turns, or give each a duplicate of the communicator"
                 raise BusyError(errno.EBUSY, text)
-            if self.leavers.out is not None or (self._ended and call != END):
+            if self.abandoned.out is not None or (self._ended and call != END):
                 self._refuse(call)
             number = window if isinstance(window, int) else 0
-            step = Step(call, number, self._numbers.number + 1, self.leavers.count)
+            step = Step(call, number, self._numbers.number + 1, self.abandoned.count)
             self._frame, self._owner = sys._getframe(2), owner
         except BaseException:
             if self._numbers.turn == me and not handed:
@@ -139,7 +139,7 @@ class Meetings:
         try:
             if error is not None and not self.all_have(error):
                 self.alone = False
-                self.leavers.give_up(error, str(step))
+                self.abandoned.abandon_call(error, str(step))
         finally:
             self._step = self._frame = None
             self._numbers.stepping = 0
@@ -153,14 +153,14 @@ class Meetings:
         return frame is not None
 
     def abandon(self, owner: int) -> None:
-        """Give up a call that has ended, but not by `finish`."""
+        """Abandon a call that has ended, but not by `finish`."""
         if self._step is not None and self._owner == owner:
             self.alone = True
             self.finish(InterruptedError(errno.EINTR, "an exception of a signal handler"))
 
     def abandon_fence(self, window: Any) -> None:
-        """Give up a fence that C has begun, as it cannot hand it over: a signal handler raised."""
-        self._step = Step("fence", window._name, self._numbers.number + 1, self.leavers.count)
+        """Abandon a fence that C has begun, as it cannot hand it over: a signal handler raised."""
+        self._step = Step("fence", window._name, self._numbers.number + 1, self.abandoned.count)
         self._numbers.stepping = 1
         self.abandon(self._owner)
 
@@ -181,7 +181,7 @@ class Meetings:
             self._group.watch.look_for_beacons()
         except PeerLostError as exc:
             raise during(call, exc) from None
-        raise SyncError(errno.ECANCELED, f"{call}: {self.leavers.out or self._ended}", call=call)
+        raise SyncError(errno.ECANCELED, f"{call}: {self.abandoned.out or self._ended}", call=call)
 
     # -- steps -----------------------------------------------------------------
 
@@ -223,7 +223,7 @@ class Meetings:
             differ = not self._stepped and meet(0)[1]
         if whole is None and not differ:
             self._numbers.begun += 1
-            self.wait = LongWait(self._group, self.leavers, self._now(), beside=True)
+            self.wait = LongWait(self._group, self.abandoned, self._now(), beside=True)
             with collective.recorded(self._group.record_id, self._now()):
                 whole = collective.allgather(venue.comm, record, self)
         self.alone = False
@@ -323,7 +323,7 @@ class Meetings:
     def look(self) -> None:
         """Look whether all others can still come."""
         if self.wait is None or self.wait.begun != self._numbers.begun:
-            self.wait = LongWait(self._group, self.leavers, self._now())
+            self.wait = LongWait(self._group, self.abandoned, self._now())
         self.wait.look()
 
     def _explain(self) -> None:
@@ -332,15 +332,16 @@ class Meetings:
         at = [text for text in (container_call(), site()) if text]
         said = f"{mine} ({', '.join(at)})" if at else str(mine)
         self._step = Step(EXPLAIN, 0, 0)
-        told = self.gather(json.dumps([said[:MOST], mine.left, self.leavers.why[:MOST]]).encode())
+        record = [said[:MOST], mine.abandoned, self.abandoned.why[:MOST]]
+        told = self.gather(json.dumps(record).encode())
         by_text: dict[str, list[int]] = {}
-        lefts = set()
-        for rank, record in enumerate(told):
-            text, left, why = decoded(record, f"record of rank {rank}", str, int, str)
+        counts = set()
+        for rank, its in enumerate(told):
+            text, count, why = decoded(its, f"record of rank {rank}", str, int, str)
             by_text.setdefault(text, []).append(rank)
-            lefts.add((left, why))
-        if len({left for left, _ in lefts}) > 1:  # some have left a window by an exception
-            raise self.leavers.refuse(of_all(given_up(max(lefts)[1])))
+            counts.add((count, why))
+        if len({count for count, _ in counts}) > 1:  # some have abandoned a window
+            raise self.abandoned.refuse(of_all(refusal(max(counts)[1])))
         calls = "; ".join(f"{numbers(ranks)}: {text}" for text, ranks in by_text.items())
         ended = [rank for said, ranks in by_text.items() if said.startswith(END) for rank in ranks]
         if ended:

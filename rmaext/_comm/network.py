@@ -148,7 +148,7 @@ class Network:
         told.len, told.pidfd_count = length, len(pidfds)
         check(lib.rmaext_members_connect(members, self.fabric.live(), told))
 
-    def quit(self) -> None:
+    def end(self) -> None:
         """End of the communicator."""
         if not self._probes:
             lib.rmaext_window_close(self.control_window)

@@ -25,7 +25,7 @@ __all__ = ["Venue"]
 
 
 class Venue:
-    """What `Meetings`, `Leavers`, `End` and `LongWait` share. It knows none of them."""
+    """What `Meetings`, `Abandoned`, `End` and `LongWait` share. It knows none of them."""
 
     def __init__(self, comm: MPI.Comm) -> None:
         self.comm, self.rank, self.size = comm, comm.rank, comm.size
@@ -53,7 +53,7 @@ class Venue:
         return (rank for rank in range(self.size) if rank != self.rank)
 
     def words(self, block: Block, rank: int | None = None) -> Any:
-        """Return two words of a window's control block: has left it, number of its last call."""
+        """Return two words of a window's control block: abandoned, number of its last call."""
         mapped = block.maps[self.rank if rank is None else rank]
         return ffi.cast("int64_t *", mapped) + self._words
 

@@ -260,7 +260,7 @@ class Process:
         check(lib.rmaext_neighbour_open(process, pidfd, near))
         return cls._known.setdefault(nonce, cls(near[0]))
 
-    def left(self) -> bool:
+    def ended(self) -> bool:
         """Tell whether it has marked in its memory that it takes no part any more."""
         return bool(lib.rmaext_neighbour_left(self.handle))
 

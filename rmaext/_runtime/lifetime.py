@@ -25,7 +25,7 @@ from ..errors import ClosedError
 from . import locks, mpi_progress
 
 __all__ = [
-    *("OfProcess", "check", "ending", "mortal", "on_end", "on_exit", "on_farewell", "on_raised"),
+    *("OfProcess", "check", "ending", "mortal", "on_end", "on_exit", "on_finalize", "on_raised"),
 ]
 
 T = TypeVar("T", bound="OfProcess")
@@ -33,8 +33,8 @@ M = TypeVar("M")
 
 _at_exit: list[Callable[[], None]] = []
 _mortal: weakref.WeakSet[Any] = weakref.WeakSet()
-_farewells: list[Callable[[], None]] = []
-_last_words: list[Callable[[BaseException], None]] = []
+_finalizers: list[Callable[[], None]] = []
+_tellers: list[Callable[[BaseException], None]] = []
 _state = {"keyval": MPI.KEYVAL_INVALID, "pid": os.getpid(), "ending": 0, "child": 0}
 
 
@@ -61,13 +61,13 @@ def _run() -> None:
     raised = _raised() if live else None
     try:
         if raised is not None and not _is_interactive():
-            for tell in _last_words:
+            for tell in _tellers:
                 with suppress(Exception):  # what ended the program is more important
                     tell(raised)
         lib.rmaext_record_leave(lib.RMAEXT_LEAVES)
         if live and raised is None:
-            for farewell in _farewells:
-                farewell()
+            for finalize in _finalizers:
+                finalize()
     except KeyboardInterrupt:
         pass  # it ends all the same
     finally:
@@ -117,17 +117,17 @@ def on_exit(function: Callable[[], None]) -> None:
     _at_exit.append(function)
 
 
-def on_farewell(function: Callable[[], None], first: bool = False) -> None:
+def on_finalize(function: Callable[[], None], first: bool = False) -> None:
     """Run a function at the end of the program, before all others; not after an exception.
 
     `first`: before those that wait for other ranks.
     """
-    _farewells.insert(0 if first else len(_farewells), function)
+    _finalizers.insert(0 if first else len(_finalizers), function)
 
 
 def on_raised(function: Callable[[BaseException], None], first: bool = False) -> None:
     """Run a function with the exception that ends the program, before others lose this rank."""
-    _last_words.insert(0 if first else len(_last_words), function)
+    _tellers.insert(0 if first else len(_tellers), function)
 
 
 def on_end(thing: Any) -> None:

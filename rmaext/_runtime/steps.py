@@ -23,12 +23,12 @@ class Step(NamedTuple):
     call: str
     window: int  # its number; 0: of none
     number: int  # in the sequence of the communicator's calls
-    left: int = 0  # how many windows the rank has left by exceptions
+    abandoned: int = 0  # how many windows the rank has abandoned
 
     def word(self) -> int:
         """Return all of it in 62 bits."""
-        number, window, left = self.number % (1 << 24), self.window % (1 << 24), self.left % 256
-        return _NUMBERS[self.call] << 56 | left << 48 | window << 24 | number
+        number, window = self.number % (1 << 24), self.window % (1 << 24)
+        return _NUMBERS[self.call] << 56 | self.abandoned % 256 << 48 | window << 24 | number
 
     @staticmethod
     def of(word: int) -> Step:

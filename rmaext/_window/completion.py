@@ -46,7 +46,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
     """
 
     _views: weakref.WeakValueDictionary[int, WindowCore[Any]] | None = None  # that may be open
-    _left_alone = False  # by this rank, without the others
+    _is_abandoned = False  # by this rank, without the others
     _file: storage.File | None = None  # who writes it, if this rank's memory is a file's
 
     @behind
@@ -219,9 +219,9 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         if keep:
             for part in self._parts():
                 lib.rmaext_record_abandon(part._handle)
-            if not self._left_alone:
-                self._left_alone = True
-                self._group.quit(self)
+            if not self._is_abandoned:
+                self._is_abandoned = True
+                self._group.count_out(self)
             return
         file, self._file = self._file, None
         storage.end(file)
@@ -232,18 +232,18 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
             self._region.release()
             for window in self._family():
                 window._let_go()
-            self._group.quit()
+            self._group.count_out()
 
-    # When all ranks have closed or left all windows of the communicator, and freed that, nobody
-    # writes to a window's memory any more but for what is still under way.
+    # When all ranks have closed or abandoned all windows of the communicator, and freed that,
+    # nobody writes to a window's memory any more but for what is still under way.
 
     def _may_write(self) -> bool:
-        """Tell whether this rank, which has left the window, may still write to others'."""
+        """Tell whether this rank, which has abandoned the window, may still write to others'."""
         busy = self._shut_calls() or self._in_doubt() or not end_grants(self)
         return busy or any(lib.rmaext_window_pending(part._handle) for part in self._parts())
 
-    def _free_left(self) -> None:
-        """Free the memory of a window that all ranks have left."""
+    def _free_abandoned(self) -> None:
+        """Free the memory of a window that all ranks have abandoned."""
         codes = [lib.rmaext_window_close(part._handle) for part in self._parts()]
         if not any(codes):
             self._region.release()
@@ -266,18 +266,18 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         if kind is None:
             self.close()
         else:
-            self._leave_by(error)
+            self._abandon(error)
 
     def _forsake(self, error: BaseException) -> None:
         """After an exception of the two: one of all ranks says what becomes of the window."""
         if not is_of_all(error):
-            self._leave_by(error)
+            self._abandon(error)
 
-    def _leave_by(self, error: BaseException | None) -> None:
+    def _abandon(self, error: BaseException | None) -> None:
         if not self._closed:
             # Not a collective close: the other ranks may never come to it.
             if error is not None:
-                self._group.meetings.leavers.leave(self._name, error)
+                self._group.meetings.abandoned.abandon_window(self._name, error)
             self._shut(keep=True)
 
     def _is_pending(self) -> bool:
@@ -309,7 +309,7 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         self._closed = True
 
 
-def _last_words() -> None:
+def _report_undone() -> None:
     """At the end of the program, before it waits for others: name what was never ended.
 
     Another rank may wait for the lock, and a put that no flush has waited for may be lost.
@@ -332,7 +332,7 @@ def _last_words() -> None:
         log.warning("rank %d has come to the end of its program: %s", found[0][0], text)
 
 
-lifetime.on_farewell(_last_words, first=True)
+lifetime.on_finalize(_report_undone, first=True)
 
 
 def _reopen(windows: list[WindowCore[Any]]) -> None:

@@ -262,7 +262,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):  # type: ignore[overri
         self._closed = True
         lib.rmaext_window_close(self._handle)  # C keeps it while transfers are in flight
 
-    def _leave_by(self, error: BaseException | None) -> None:
+    def _abandon(self, error: BaseException | None) -> None:
         if not self._closed:
             self._end()
 

@@ -234,7 +234,7 @@ class View(Window[ScalarT]):
         finally:
             self._closed = True
 
-    def _leave_by(self, error: BaseException | None) -> None:
+    def _abandon(self, error: BaseException | None) -> None:
         self._closed = True
 
     def __del__(self) -> None:

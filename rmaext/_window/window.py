@@ -323,7 +323,7 @@ class Window(
                 group.meetings.alone = False
             self._closed = False
         except BaseException as exc:
-            group.meetings.leavers.leave(self._name, exc)  # if the other ranks have it
+            group.meetings.abandoned.abandon_window(self._name, exc)  # if the other ranks have it
             raise
 
     def _new_region(self, group: Group) -> Region:

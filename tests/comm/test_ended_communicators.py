@@ -68,7 +68,7 @@ def test_memory_and_descriptors_do_not_grow(use, split):
         if turn == TURNS // 4:
             before = state()
     more = state() - before
-    assert len(group._leaving) <= LAG
+    assert len(group._ending) <= LAG
     assert more[0] <= 1, more
     assert more[1] <= 2, more
     assert more[2] <= 3 * LAG, more

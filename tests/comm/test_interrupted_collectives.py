@@ -228,7 +228,7 @@ def test_others_go_on_after_a_refused_call():
 def test_many_ranks_that_are_lost_fit_into_what_is_told():
     """Those who come later to a meeting learn of as many of them as there is room for."""
     code = """
-        from rmaext._comm.leavers import MOST, cancelled, lost_ranks
+        from rmaext._comm.abandoned import MOST, cancelled, lost_ranks
         for count in (1, 5, 60, 500):
             error = rmaext.PeerLostError(errno.ENOTCONN, "wörds " * 90, rank=0)
             error.ranks = tuple(range(count))

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     from .group import Group
     from .venue import Venue
 
-__all__ = ["ENDED", "MOST", "Leavers", "LongWait", "cancelled", "decoded", "given_up", "lost_ranks"]
+__all__ = ["ENDED", "MOST", "Abandoned", "LongWait"]
 
 _TAG = 1  # of what ranks tell the others besides; collectives have a space of their own
-_CALL = 0  # in the place of a window: a call, and with it all later ones
+_CALL = 0  # in the place of a window: a call is abandoned, and with it all later ones
 ENDED = -1  # the same: the rank's program has come to its end
 _RAISED = -2  # the same, by an exception
-_LOST = "lost: "  # begins what a rank says that gives up since others are gone
+_LOST = "lost: "  # begins what a rank says that abandons a call since others are gone
 _BY = "ended by "  # begins what a rank says that an exception ends
 _TOLD = 64  # ranks that it says it to, by message: all of them may end so at once
 _ASK_MOST = 1.0  # seconds between questions for what a broken connection may have lost
@@ -48,7 +48,7 @@ def decoded(data: bytes | bytearray, what: str, *kinds: Callable[[Any], Any]) ->
 
 
 def lost_ranks(reason: PeerLostError) -> str:
-    """Return what a rank says that gives up since others are gone: as many as there is room for."""
+    """Return what a rank says that abandons a call since others are gone: as far as it fits."""
     ranks, text = list(reason.ranks), str(reason)
     while len(said := _LOST + json.dumps([ranks, text])) > MOST:
         if text:
@@ -59,9 +59,9 @@ def lost_ranks(reason: PeerLostError) -> str:
 
 
 def cancelled(why: str) -> Exception:
-    """Return the error of a meeting that a rank has given up, which says why."""
+    """Return the error of a meeting that a rank has abandoned, which says why."""
     if not why.startswith(_LOST):
-        return given_up(why)
+        return refusal(why)
     ranks, text = [], "a rank is lost"
     with suppress(ValueError, TypeError):
         ranks, text = json.loads(why[len(_LOST) :])
@@ -70,7 +70,7 @@ def cancelled(why: str) -> Exception:
     return lost
 
 
-def given_up(why: str) -> SyncError:
+def refusal(why: str) -> SyncError:
     """Return the error of all calls from then on."""
     text = f"{why}. No collective call over this communicator can take place any more: "
     error = SyncError(errno.ECANCELED, text + "use a duplicate of it (comm.Dup) for new windows")
@@ -78,8 +78,8 @@ def given_up(why: str) -> SyncError:
     return error
 
 
-class Leavers:
-    """Who has given a call up, left a window by an exception, or ended by one.
+class Abandoned:
+    """Who has abandoned a call or a window, or has ended by an exception.
 
     It owns what this rank has told of that, and what it has heard: as texts in shared memory
     among ranks of one node, else by messages. It knows no calls: `Meetings` and `LongWait` ask it,
@@ -89,10 +89,10 @@ class Leavers:
     def __init__(self, venue: Venue) -> None:
         self.venue = venue
         self.out: SyncError | PeerLostError | None = None  # why there can be no calls any more
-        self._out_begun = -1  # meetings that the one has begun who gave up
-        self.count = 0  # windows that this rank has left by exceptions
+        self._out_begun = -1  # meetings that the one has begun who abandoned a call
+        self.count = 0  # windows that this rank has abandoned
         self._last, self.why = 0, ""  # the last one
-        self._left: dict[tuple[int, int], str] = {}  # other rank, window: why it left that
+        self._windows: dict[tuple[int, int], str] = {}  # other rank, window: why
         self._raised: dict[int, str] = {}  # others that an exception has ended
         self._ended: set[int] = set()  # others that can meet no more
         self._said = 0  # by the ranks of the team, as far as this one has looked
@@ -105,8 +105,8 @@ class Leavers:
         self.out = error
         return error
 
-    def give_up(self, reason: BaseException, where: str) -> None:
-        """Tell the others that no collective call over this communicator is possible any more.
+    def abandon_call(self, reason: BaseException, where: str) -> None:
+        """Tell the others that this rank abandons a call, and with it all over this communicator.
 
         But not of lost peers, which each notices for itself, nor of what they have told.
         """
@@ -119,12 +119,12 @@ class Leavers:
         else:
             why = getattr(reason, "why", "")
             why = why or f"rank {self.venue.rank} has given up {where} ({described(reason)})"
-            self.refuse(given_up(why))
+            self.refuse(refusal(why))
         if why and not lifetime.ending():
             self.tell(_CALL, why)
 
-    def leave(self, window: Any, reason: BaseException) -> None:
-        """Tell those who have not that this rank has left a window by an exception."""
+    def abandon_window(self, window: Any, reason: BaseException) -> None:
+        """Tell those who have not that this rank abandons a window: an exception ends it here."""
         venue, block = self.venue, self.venue.windows.get(window)
         if block is not None and venue.size > 1 and self.out is None and not lifetime.ending():
             if self._last != window:  # else a signal has ended this before
@@ -174,9 +174,9 @@ class Leavers:
             elif what == _RAISED:
                 self._raised[rank] = why
             elif what != _CALL:
-                self._left[rank, what] = why
+                self._windows[rank, what] = why
             elif self.out is None:
-                self.refuse(given_up(why))
+                self.refuse(refusal(why))
                 self._out_begun = its
 
     def last_words(self, rank: int) -> str:
@@ -196,20 +196,20 @@ class Leavers:
     def look(self, begun: int, late: bool) -> None:
         """Raise if some rank will not come to this step."""
         venue, team = self.venue, self.venue.team
-        # one that gave up before it had its place in the team has sent a message
+        # one that abandoned a call before it had its place in the team has sent a message
         if team is None or late:
             self.hear()
             # what it has begun before ends yet, if all others come
             if self.out is not None and (begun > self._out_begun or late):
                 raise self.out
-            for (_, window), why in self._left.items():
+            for (_, window), why in self._windows.items():
                 if late and window in venue.windows:
-                    raise given_up(why)
+                    raise refusal(why)
         if team is not None and (said := lib.rmaext_node_barrier_said(team.handle)) != self._said:
             for block in venue.windows.values():
                 for rank in venue.others:
                     if venue.words(block, rank)[0]:
-                        raise given_up(team.reason(rank))
+                        raise refusal(team.reason(rank))
             self._said = said
 
 
@@ -217,12 +217,12 @@ class LongWait:
     """What a rank does between the slices of a wait for all others: it looks who will not come.
 
     `Meetings` has one for each meeting that lasts, number `begun`. It may be of a team that is
-    `beside` a collective of MPI's: who gave up before has told the team, which does not meet.
+    `beside` a collective of MPI's: who abandons that has told the team, which does not meet.
     """
 
-    def __init__(self, group: Group, leavers: Leavers, step: Step, beside: bool = False) -> None:
-        self._group, self._leavers, self._step = group, leavers, step
-        self._venue = venue = leavers.venue
+    def __init__(self, group: Group, others: Abandoned, step: Step, beside: bool = False) -> None:
+        self._group, self._abandoned, self._step = group, others, step
+        self._venue = venue = others.venue
         self._beside = venue.team if beside else None
         self.begun = int(venue.numbers.begun)
         self._gone: PeerLostError | None = None
@@ -239,16 +239,16 @@ class LongWait:
         if self._gone is not None:
             if now > self._deadline:
                 # it may have said why
-                self._leavers.look(self.begun, late=True)
+                self._abandoned.look(self.begun, late=True)
                 gone = watch.explained(self._gone)
                 raise during(str(self._step), gone, str if gone._explained else advised)
             return
         lost: PeerLostError | None = None
         try:
-            # those who have left a window may yet come, to find that the calls differ
+            # those who have abandoned a window may yet come, to find that the calls differ
             late = now > self._patience.since + GRACE
             if late or self._venue.team is None:
-                self._leavers.look(self.begun, late)
+                self._abandoned.look(self.begun, late)
             watch.look(self._group._network)
             if far is not None and now > self._ask:
                 self._ask = now + min(now - self._patience.since, _ASK_MOST)
@@ -256,7 +256,7 @@ class LongWait:
         except PeerLostError as exc:
             lost = exc
         if lost is not None:  # here, as an error that follows is not of the other one's making
-            self._leavers.look(self.begun, late=True)
+            self._abandoned.look(self.begun, late=True)
             # it may have come, and left, before the others
             self._gone = watch.explained(lost)
             self._deadline = now + GRACE
