@@ -176,8 +176,8 @@ class Abandoned:
             elif what != _CALL:
                 self._windows[rank, what] = why
             elif self.out is None:
-                self.refuse(refusal(why))
                 self._out_begun = its
+                self.refuse(refusal(why))
 
     def last_words(self, rank: int) -> str:
         """Return which exception has ended another rank, if it has told and this rank has heard."""

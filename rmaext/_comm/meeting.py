@@ -82,7 +82,7 @@ class Meetings:
         self._owner = 0  # of that call: who brackets it,
         self._frame: Any = None  # and where
         # In a step, between the moment when the others may count on this rank and that when all
-        # have come, and in what this rank does by itself: an error then is a give-up.
+        # have come, and in what this rank does by itself: an error then abandons the call.
         self.alone = False
         self._stepped = True  # in that call: to duplicate the communicator was a step
         self._has_come = False  # to the next meeting of that call
