@@ -133,7 +133,7 @@ void rmx_message_answered(struct rmaext_fabric *f, const char *data, size_t len)
 
 /* -- giving up: nobody waits for a reply any more */
 
-/* Takes an operation out of a buffer, unless it is loaned and not sent yet. */
+/* Takes an operation out of a buffer, at the latest once it is sent. */
 static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 			    struct rmx_op *op)
 {
@@ -143,6 +143,8 @@ static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 		return; /* op->next of one in parts may link the line */
 	while (*link && *link != op)
 		link = &(*link)->next;
+	if (*link && buffer->loaned && !buffer->sent)
+		buffer->ended = true; /* rmx_message_sent() ends it */
 	if (!*link || (buffer->loaned && !buffer->sent))
 		return;
 	*link = buffer->shared ? NULL : op->next;
