@@ -40,7 +40,7 @@ struct rmx_control_block {
 	atomic_uint copies; /* RMX_COPIES_...; see exec/overlap.h */
 	_Alignas(RMX_LINE) atomic_int_fast64_t lock[4]; /* ticket_lock.c */
 	struct rmx_storage_words storage;
-	atomic_int_fast64_t calls[2]; /* of rmaext/_comm/meeting.py */
+	atomic_int_fast64_t calls[2]; /* of rmaext/_comm/venue.py */
 	atomic_int_fast64_t wakeups;  /* of this rank's waits; am/wakeups.c */
 	_Alignas(RMX_LINE) atomic_int_fast64_t notify[RMAEXT_NOTIFY];
 	struct rmx_guard_line guard[];

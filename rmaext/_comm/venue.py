@@ -16,6 +16,7 @@ from mpi4py import MPI
 from .._memory.node import Team
 from .._native._lib import ffi, lib
 from .._runtime.steps import Step
+from ..errors import RmaError
 from .network_barrier import NetworkBarrier
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ class Venue:
             return None
         offset, found = block.base + self._words + 1, []
         for rank in self.others:
-            with suppress(Exception):  # one that is lost is noticed elsewhere
+            with suppress(RmaError):  # one that is lost is noticed elsewhere
                 if block.window.get(rank, offset, 1)[0] < step.number:
                     found.append(rank)
         return found
