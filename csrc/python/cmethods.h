@@ -393,6 +393,10 @@ bool py_rest(const struct py_window *w, int64_t rank, int64_t index,
 /* Would a get of so many elements be allowed? */
 bool py_could_get(const struct py_window *w, int64_t rank, int64_t index,
 		  int64_t count);
+/* An update of what a key means, from an array of its shape; not its results.
+ */
+enum py_outcome py_update_part(struct py_window *w, int op, int64_t rank,
+			       PyObject *key, PyObject *value);
 /* An update: what it is called, what it does, and what it returns. */
 struct py_update {
 	const char *call;

@@ -3,7 +3,7 @@
  * win[rank, key] with integers, slices, None and ...; what is short and by
  * memory is done here, for calls that are given such a key as well.
  */
-#include "python/cmethods.h"
+#include "python/compat.h"
 
 _Static_assert(sizeof(npy_intp) == sizeof(int64_t),
 	       "NumPy takes a selection's shape as it is");
@@ -395,6 +395,74 @@ enum py_outcome py_put_part(struct py_window *w, int64_t rank, PyObject *key,
 
 	return selection_make(w, rank, key, 0, &s) ? selection_put(w, &s, value)
 						   : PY_DECLINED;
+}
+
+/* Room for a layout of one run. */
+struct one_run {
+	_Alignas(struct rmx_layout) char room[sizeof(struct rmx_layout) +
+					      sizeof(struct rmx_run)];
+};
+
+/* The layout of a selection; NULL: it has too many loops, or no elements. */
+static const struct rmx_layout *selection_layout(const struct py_window *w,
+						 const struct selection *s,
+						 struct one_run *to)
+{
+	const struct rmaext_part part = {w->it.unit, s->ndim, s->shape,
+					 s->steps, NULL};
+	struct rmx_layout *l = (struct rmx_layout *)to->room;
+	struct rmx_strides strides;
+
+	if (!rmx_strides_make(&strides, &part) || !strides.runs ||
+	    strides.ndim > RMX_LAYOUT_LOOPS)
+		return NULL;
+	*l = (struct rmx_layout){
+		.basic = {w->it.type, w->it.unit, false},
+		.bytes = strides.run * strides.runs,
+		.high = (int64_t)strides.run,
+		.grain = w->it.unit, /* the shape's steps are whole elements */
+		.loops = (int)strides.ndim,
+		.runs = 1,
+	};
+	l->extent = (int64_t)l->bytes;
+	l->run[0] = (struct rmx_run){0, (int64_t)strides.run};
+	for (uint32_t k = 0; k < strides.ndim; k++) {
+		const struct rmx_dim *dim = &strides.dim[k];
+		const int64_t far = (int64_t)(dim->count - 1) * dim->step;
+
+		l->loop[strides.ndim - 1 - k] =
+			(struct rmx_turns){(int64_t)dim->count, dim->step};
+		*(far < 0 ? &l->low : &l->high) += far;
+	}
+	return l;
+}
+
+enum py_outcome py_update_part(struct py_window *w, int op, int64_t rank,
+			       PyObject *key, PyObject *value)
+{
+	PyArrayObject *values = (PyArrayObject *)value;
+	struct py_target there = {.rank = rank};
+	struct one_run room;
+	struct selection s;
+	struct py_part own = {0};
+
+	if (w->it.type < 0 || w->it.type >= RMAEXT_FLOAT_INT32 ||
+	    !py_is_plain(w, value) || !selection_make(w, rank, key, 0, &s) ||
+	    !selection_has_shape(&s, values))
+		return PY_DECLINED;
+	there.part.side.layout = selection_layout(w, &s, &room);
+	if (!there.part.side.layout)
+		return PY_DECLINED;
+	there.offset = s.offset;
+	there.part.count = there.part.side.count = 1;
+	there.part.side.bytes = there.part.side.layout->bytes;
+	there.part.basic = there.part.side.layout->basic;
+	own.data = PyArray_BYTES(values);
+	own.basic = there.part.basic;
+	own.count = (uint64_t)PyArray_SIZE(values);
+	own.side.count = PyArray_SIZE(values);
+	own.side.bytes = there.part.side.bytes;
+	return py_update_sides(w, op, &own, NULL, &there);
 }
 
 static enum py_outcome window_assign(struct py_window *w, PyObject *key,

@@ -235,12 +235,17 @@ enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
 static enum py_outcome update_try(void *self, struct py_call *c)
 {
 	struct py_update u = *(const struct py_update *)c->how;
+	PyObject *key = py_key_of(c->got[4]);
 	struct py_window *w = self;
 	int64_t rank, index;
 
 	if (!py_find_place(&w, c->got[1], c->got[2], &rank, &index) ||
 	    !py_to_op(c->got[3], &u.op))
 		return PY_DECLINED;
+	if (key)
+		return index || w != self
+			       ? PY_DECLINED
+			       : py_update_part(w, u.op, rank, key, c->got[0]);
 	return py_update(w, &u, c->got[0], rank, index, &c->result);
 }
 

@@ -505,7 +505,13 @@ class Window(Generic[ScalarT]):
         np.float64(5.0)
         """
     def accumulate(
-        self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
+        self,
+        origin: Any,
+        rank: int,
+        offset: int = 0,
+        op: Operation | MPI.Op = "sum",
+        *,
+        key: Any = None,
     ) -> None:
         """Combine elements of a rank's window with others, atomically each.
 
@@ -524,6 +530,8 @@ class Window(Generic[ScalarT]):
             the first two; 'land', 'lor', 'lxor': the same and all complex, they
             give 0 or 1; 'band', 'bor', 'bxor': integers and bool; 'minloc',
             'maxloc': pairs; 'replace', 'no_op': all of these.
+        key : index, optional
+            In place of the offset: what `win[rank, key]` takes. The origin is then broadcast.
 
         Raises
         ------
@@ -560,6 +568,9 @@ class Window(Generic[ScalarT]):
         >>> win.flush()
         >>> win.local[8:]
         array([3., 5.])
+        >>> win.accumulate(1.0, rank=0, key=slice(0, 6, 2))
+        >>> win.get(0, count=6)
+        array([1., 0., 1., 0., 1., 0.])
         """
     def get_accumulate(
         self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"

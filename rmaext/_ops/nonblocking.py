@@ -76,6 +76,20 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             return done_at_once(out)
         return self._begin("rget", place, lib.RMAEXT_GET, result=out)
 
+    @behind
+    def _accumulate(
+        self, origin: Any, rank: int, offset: int = 0, op: Any = "sum", *, key: Any = None
+    ) -> None:
+        self._check_open("accumulate")
+        number = operation(op)
+        if key is None:
+            self._update("accumulate", number, origin, rank, offset, fetch=False)
+            return
+        check_alone("accumulate", offset)
+        target, part, array = self._part_to_put("accumulate", origin, rank, key)
+        if part is not None and array.size:
+            self.accumulate_many(target, part.offsets(self._stride), array, op)
+
     @told
     def raccumulate(
         self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"

@@ -32,11 +32,6 @@ class UpdateOperations(WindowCore[ScalarT]):
     """
 
     @behind
-    def _accumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> None:
-        self._check_open("accumulate")
-        self._update("accumulate", operation(op), origin, rank, offset, fetch=False)
-
-    @behind
     def _get_accumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> Array:
         self._check_open("get_accumulate")
         old = self._update("get_accumulate", operation(op), origin, rank, offset)

@@ -679,3 +679,62 @@ def test_a_rank_is_stopped_in_a_bulk_update(mpirun):
     done = mpirun(3, program, env={"PYTHONPATH": launch.PYTHONPATH}, timeout=55)
     assert done.returncode == 0, done.stderr + done.stdout
     assert done.stdout.count("OK") == 3, done.stderr + done.stdout
+
+
+KEYS = [  # of a window of shape (6, 7, 5)
+    (slice(1, 4), slice(None), slice(0, 5, 2)),
+    (slice(None, None, -2), 3),
+    (Ellipsis, slice(4, 1, -1)),
+    (2, slice(2, 2)),
+    (-1, None, slice(5, 2, -1)),
+    ([0, 4], slice(None), 1),
+    (1, 2, 3),
+    Ellipsis,
+]
+
+
+@pytest.mark.pair
+@pytest.mark.parametrize("key", range(len(KEYS)))
+@pytest.mark.parametrize("name", ["f8", "i1", "c8"])
+def test_a_part_by_its_key(comm, name, key):
+    """Every rank adds to it, broadcast, in pieces or plain; nothing beside it changes."""
+    key, target = KEYS[key], neighbour(comm)
+    win = rmaext.Window.allocate(comm, (6, 7, 5), name)
+    win.local[:] = np.arange(210).reshape(6, 7, 5) % 100
+    expected = win.local.copy()
+    shape = np.shape(expected[key])
+    values = (np.arange(np.prod(shape, dtype=int)) % 7).astype(name).reshape(shape)
+    win.fence()
+    for given in (values, np.array(values, order="F"), 1, np.ones(shape, name).T[...].T):
+        win.accumulate(given, target, key=key)
+    win.fence()
+    expected[key] += values + values + np.array(2, name)
+    assert np.array_equal(win.local, expected)
+    for more in ({"offset": 1}, {"op": "nothing"}):
+        with pytest.raises(ValueError, match=r"key|nothing"):
+            win.accumulate(values, target, key=key, **more)
+    with pytest.raises(IndexError):
+        win.accumulate(1, target, key=6)
+    with pytest.raises((ValueError, TypeError)):
+        win.accumulate(np.ones((9, 9), name), target, key=key)
+    win.close()
+
+
+@pytest.mark.pair
+def test_parts_lose_nothing(comm):
+    """Parts that cross each other are added to by all ranks at once, short and long ones."""
+    win = rmaext.Window.allocate(comm, (300, 300), "i8")
+    win.fence()
+    for step in (20, 1):
+        ones = np.ones((300 // step, 150), "i8")
+        for _ in range(20):
+            win.accumulate(ones, 0, key=(slice(None, None, step), slice(0, 300, 2)))
+            win.accumulate(ones.T, 0, key=(slice(0, 300, 2), slice(None, None, step)))
+    win.fence()
+    if comm.rank == 0:
+        expected = np.zeros((300, 300), "i8")
+        for step in (20, 1):
+            expected[::step, ::2] += 20 * comm.size
+            expected[::2, ::step] += 20 * comm.size
+        assert np.array_equal(win.local, expected)
+    win.close()
