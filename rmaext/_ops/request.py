@@ -586,11 +586,12 @@ class Request(Unique, cmethods.Request):
         result = self._result if state == _DONE and error is None else None
         if self._scalar and result is not None:
             result = result[()]
-        if self._state != _GOES_ON:
-            return
-        # all of it or nothing: no thread, no signal handler comes between, nor since that look
-        self._error, self._result, self._state = error, result, state
-        op, self._op = self._op, None
+        op = None
+        if self._state == _GOES_ON:
+            # All of it or nothing: no thread, no signal handler comes between, nor since that
+            # look. With Python 3.10 they do at a jump, so this is where the look falls through.
+            self._error, self._result, self._state = error, result, state
+            op, self._op = self._op, None
         if op is not None:
             op.release()
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dis
 import gc
 import resource
 import time
@@ -524,6 +525,15 @@ def test_owners_of_buffers():
     """Signal handlers, other threads and the end of the process, wherever they come."""
     env = {"RMAEXT_ROUTE": "fabric", "MALLOC_PERTURB_": "165"}  # freed memory is of no use
     passes(2, "ops/programs/owners.py", oks=2, **env)
+
+
+def test_a_request_ends_in_one_step():
+    """Threads and signal handlers run at calls, and with Python 3.10 where a look has jumped to."""
+    steps = list(dis.get_instructions(Request._end))
+    at = {(step.opname, step.argval): i for i, step in enumerate(steps)}
+    between = steps[at["LOAD_ATTR", "_state"] + 1 : at["STORE_ATTR", "_state"]]
+    assert ("STORE_ATTR", "_error") in [(step.opname, step.argval) for step in between]
+    assert not [step for step in between if step.is_jump_target or "CALL" in step.opname]
 
 
 MORE = [pytest.param(how, marks=pytest.mark.matrix) for how in ("test", "waitany", "waitall")]
