@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+from runpy import run_path
 
 from setuptools import setup
 from setuptools.command.build_ext import build_ext
@@ -19,6 +20,11 @@ NEEDED = {  # header: what it is, and its packages
 
 class checked_build_ext(build_ext):  # noqa: N801 (the name of a command)
     """Ends with a sentence, not with the compiler's errors, where something is missing."""
+
+    def pre_run(self, ext, ffi):
+        """Before cffi writes its C file: writes declared.h beside that, of this Python only."""
+        run_path("rmaext/_native/declared.py")["make"](self.build_temp)
+        ext.include_dirs.append(self.build_temp)
 
     def build_extensions(self):
         command = self.compiler.compiler_so

@@ -4,7 +4,6 @@
 The same shared object holds `rmaext._native.cmethods`, so that both share the C code.
 """
 
-import runpy
 import zlib
 from pathlib import Path
 
@@ -16,7 +15,6 @@ CSRC = ROOT / "csrc"
 SOURCES = sorted(CSRC.glob("*/**/*.c"))
 HEADERS = sorted([*CSRC.glob("*.h"), *CSRC.glob("*/**/*.h")])
 STUB = ROOT / "rmaext" / "_native" / "cmethods.pyi"
-MADE = ROOT / "build" / "declared" / "declared.h"
 
 
 def relative(path: Path) -> str:
@@ -38,24 +36,14 @@ def number() -> int:
     return total
 
 
-def declare() -> None:
-    """Make the header of what cmethods.pyi declares, unless it is as it should be."""
-    declared = runpy.run_path(str(Path(__file__).with_name("declared.py")))["header"]
-    text = declared(STUB.read_text())
-    if not MADE.exists() or MADE.read_text() != text:
-        MADE.parent.mkdir(parents=True, exist_ok=True)
-        MADE.write_text(text)
-
-
-declare()
 ffibuilder = FFI()
 ffibuilder.cdef(declarations())
 ffibuilder.set_source(
     "rmaext._native._lib",
     '#include "rmaext.h"',
     sources=[relative(path) for path in SOURCES],
-    depends=[relative(path) for path in [*HEADERS, MADE]],
-    include_dirs=[relative(CSRC), relative(MADE.parent), numpy.get_include()],
+    depends=[relative(path) for path in [*HEADERS, STUB, STUB.with_name("declared.py")]],
+    include_dirs=[relative(CSRC), numpy.get_include()],  # setup.py adds that of declared.h
     py_limited_api=False,  # csrc/python/ needs more
     # A CFLAGS of the user's takes the place of Python's own flags, NDEBUG among them.
     define_macros=[("NDEBUG", None), ("RMX_BUILD", str(number()))],
@@ -65,6 +53,3 @@ ffibuilder.set_source(
     ],
     libraries=["dl", "pthread"],
 )
-
-if __name__ == "__main__":
-    ffibuilder.compile(verbose=True)

@@ -7,9 +7,16 @@ A method, its parameters and its docstring are declared there once.
 import ast
 import copy
 from collections.abc import Iterator
+from pathlib import Path
 
 # Types whose public methods stand before Python's, which begin with an underscore.
 BEFORE = ("Window", "Request", "Locks", "Win")
+
+
+def make(folder: str) -> None:
+    """Make declared.h in a folder, of what is declared beside this file."""
+    text = Path(__file__).with_name("cmethods.pyi").read_text()
+    Path(folder, "declared.h").write_text(header(text))
 
 
 def header(text: str) -> str:

@@ -3,6 +3,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -51,6 +52,32 @@ def test_whatever_is_compiled_waits_for_the_set_up():
     compiled = [name for name, (_, text) in rules.items() if re.search(r"\$\(C(C|LANG)\)", text)]
     assert len(compiled) > 150
     assert [name for name in compiled if not waits(name)] == []
+
+
+def test_what_declares_c_methods_is_compiled_anew():
+    lines = plan("--print-data-base", "build")
+    (rule,) = (line for line in lines if line.startswith("no/venv/.extension:"))
+    assert {f"rmaext/_native/{name}" for name in ("cmethods.pyi", "declared.py")} <= {*rule.split()}
+
+
+def test_a_build_leaves_its_tree_as_it_is(tmp_path):
+    """So one may be read-only, or built by two Pythons at once. The compiler here only fails."""
+    tree, built = tmp_path / "tree", tmp_path / "built"
+    shutil.copytree(ROOT / "csrc", tree / "csrc")
+    shutil.copytree(
+        ROOT / "rmaext", tree / "rmaext", ignore=shutil.ignore_patterns("*.so", "__pycache__")
+    )
+    for name in ("setup.py", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tree)
+    before = {*tree.rglob("*")}
+    command = [sys.executable, "-B", "setup.py", "-q", "build_ext", "--build-temp", built]
+    env = environment({"CC": "false"})
+    done = subprocess.run(
+        [*command, "--build-lib", built], cwd=tree, env=env, capture_output=True, text=True
+    )
+    assert "_lib.c" in done.stderr, done.stderr  # it is what was to be compiled
+    assert "#define PY_DOC_window_put " in (built / "declared.h").read_text()
+    assert {*tree.rglob("*")} == before
 
 
 def test_an_editor_can_compile_a_file_of_each_folder():
