@@ -7,12 +7,14 @@ reads those of all ranks at once.
 
 from __future__ import annotations
 
+import errno
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from .._native._lib import ffi
-from .agreement import malformed
+from ..errors import KeyRecordError
+from .agreement import LIMIT, malformed
 
 __all__ = ["WindowRecord", "dtype_text"]
 
@@ -36,6 +38,9 @@ class WindowRecord(NamedTuple):
     def pack(self) -> bytes:
         """Return the payload of a record."""
         dtype = self.dtype.encode()
+        if len(dtype) > LIMIT - _HEAD:  # which is more than its length has room for
+            text = f"dtype in {len(dtype)} bytes: too long for a window: let it have fewer fields"
+            raise KeyRecordError(errno.EMSGSIZE, text)
         where = self.size, self.base, self.address, self.block
         lengths = len(dtype), len(self.key), len(self.shape)
         what = (*where, self.parts, *lengths, self.access, self.fresh)

@@ -42,6 +42,13 @@ def test_round_trip(record):
     assert WindowRecord.unpack(agreement.decode(frame)[1]) == record
 
 
+@pytest.mark.parametrize("size", [65_500, 65_536, 200_000])
+def test_a_dtype_of_too_many_fields(size):
+    """Also one whose length the record has no room for."""
+    with pytest.raises(rmaext.KeyRecordError, match="too long"):
+        agreement.encode(GOOD._replace(dtype="x" * size).pack())
+
+
 @given(st.binary(max_size=5000), st.booleans())
 def test_frame_round_trip(payload, failed):
     assert agreement.decode(agreement.encode(payload, failed)) == (failed, payload)
