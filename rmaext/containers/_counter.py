@@ -98,7 +98,8 @@ class counter(Closing):  # noqa: N801, as itertools.count
         told = exchange(comm, "counter", tell, timeout)
         common(told, ValueError, "arguments differ", "n={0[0]}, chunk={0[1]}".format)
         self._n, chunk = told[0]
-        self._chunk = min(chunk, max(1, self._n))
+        # The word never overflows, although each rank draws once more at the end.
+        self._chunk = min(chunk, max(1, self._n), (1 << 62) // comm.size)
         self._word = Window.allocate(comm, int(comm.rank == 0), np.int64, timeout=timeout)
         self._windows = (self._word,)
         self._lock = locks.lock()

@@ -33,6 +33,16 @@ def test_each_number_once(comm, n, chunk):
     assert "closed" in repr(numbers)
 
 
+def test_the_most_there_are(comm):
+    """The word on rank 0 does not overflow, whoever draws once more at the end."""
+    most = 1 << 62
+    with counter(comm, most, most) as numbers:
+        firsts = of_all(comm, [first for first, _ in zip(numbers, range(1), strict=False)])
+        assert firsts == sorted(set(firsts))
+        assert firsts[0] == 0
+        assert firsts[-1] < most
+
+
 def test_after_close(comm):
     numbers = counter(comm, 5)
     numbers.close()
