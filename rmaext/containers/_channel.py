@@ -8,7 +8,8 @@ no other bytes are like it. Writing it and counting one up in the writer's slot 
 
 Places count on and on; a place is in the ring modulo its size. Where less than a message of one
 record is left up to the end, both sides go on at the start. The reader puts the place up to which
-it has read into the writer's words, whenever it has read a quarter more.
+it has read into the writer's words, not at once: the ring has room for what the writer does not
+know of.
 
 A reader sleeps on its slots. To wait takes one off a slot, which is counted in a dictionary, by no
 step of Python's: so what a slot has and what was taken off it are all that has come. A writer
@@ -56,6 +57,7 @@ _SLOTS = 256  # of a window
 _COUNTS = (1 << 32) - 1
 _DONE, _LEFT = 0, _COUNTS  # instead of a count: the writer is done; an exception has ended it
 _MESSAGE = 1 << 15  # bytes that the network carries together with their notification
+_MOST = 1 << 30  # bytes of a message: a count has 32 bits
 _BATCH = 1 << 18  # bytes of several messages that are handed out as one
 _LONGEST = 0.1  # seconds of a pause
 
@@ -133,10 +135,10 @@ class Channel(Closing, Generic[ScalarT]):
     received, so is what the others send, and then PeerLostError is raised, once, which names it.
     A `send` to it is PeerLostError; to others all is as before.
 
-    Memory: on each rank `capacity` records of each rank, and 8 bytes for each of them. Cost: two
-    copies of the records, and on one node some 5 us a call of `send` and 10 us a call of
-    `receive`, so send arrays. Over the network a message for each 32 KiB that are sent at once,
-    and a wait for its target for what is more.
+    Memory: on each rank `capacity` records of each rank, 8 bytes for each of them, and a third
+    of that, up to 256 KiB. Cost: two copies of the records, and on one node some 5 us a call of
+    `send` and 10 us a call of `receive`, so send arrays. Over the network a message for each 32 KiB
+    that are sent at once, and a wait for its target for what is more.
 
     MPI: MPI_Isend, MPI_Iprobe and MPI_Recv, with a protocol for the end.
 
@@ -177,6 +179,8 @@ class Channel(Closing, Generic[ScalarT]):
         self._least = -(-(_WORD + self._dtype.itemsize) // 8) * 8  # bytes of a message
         # and what is left free at the end of the ring, room for that, and for the last word
         self._size = (self._capacity + 2) * self._least + _WORD
+        self._late = min(self._size // 24 * 8, _BATCH)  # bytes read that the writer may not know of
+        self._size += self._late
         self._others = [rank for rank in range(size) if rank != self._me]
         with Opening() as stack:
             enter = stack.enter_context
@@ -352,6 +356,9 @@ class Channel(Closing, Generic[ScalarT]):
         if self._done and mark is None:
             text = "send: this rank has said that it is done"
             raise ClosedError(errno.ESHUTDOWN, text, call="send")
+        if self._from[rank].end == _LEFT:
+            text = f"send: rank {rank} has left by an exception"
+            raise lost_error(self._comm, [rank], "send", text)
         to, size, unit, count = self._to[rank], self._size, self._dtype.itemsize, 0
         at = to.place % size
         ring, first, slot = self._ring(self._me)
@@ -362,7 +369,8 @@ class Channel(Closing, Generic[ScalarT]):
         if mark is None:
             # Besides, there is always room for what the ring's end wastes, and the last word.
             room = size - _WORD - self._least - (to.place - int(self._own[rank]))
-            room = min(room, size - at, max(self._least, size // 2))  # so both sides are at work
+            half = min(size // 2, _MOST)  # so both sides are at work
+            room = min(room, size - at, max(self._least, half))
             count = min((room - _WORD) // unit, data.size // unit)
         if count <= 0 and (mark is None or to.ended):
             return 0
@@ -491,7 +499,7 @@ class Channel(Closing, Generic[ScalarT]):
         ...     channel.try_receive()
         (0, array([5]))
         """
-        return self._received(lambda got: self._pop(got) or self._over(self._lost()))
+        return self._received(self._look)
 
     def __iter__(self) -> Iterator[tuple[int, NDArray[ScalarT]]]:
         return iter(self.receive, None)
@@ -508,11 +516,16 @@ class Channel(Closing, Generic[ScalarT]):
 
     def _pop(self, got: list[_Got]) -> bool:
         """Take from the inbox, which is filled first if it is empty; whether there was any."""
-        if not self._inbox:
+        if not self._inbox or self.closed:  # which taking in says
             self._take_in()
         with suppress(IndexError):  # empty, or another thread was faster
             got.extend(map(deque.popleft, (self._inbox,)))  # by no step of Python's
         return bool(got)
+
+    def _look(self, got: list[_Got]) -> bool:
+        """Whether something was taken, or nothing more comes."""
+        lost = self._lost()  # before the look at what has come: theirs is all there
+        return self._pop(got) or self._over(lost)
 
     def _await(self, got: list[_Got], end: float, timeout: float | None) -> None:
         with Pause(self._words, "Channel.receive") as pause:
@@ -523,10 +536,7 @@ class Channel(Closing, Generic[ScalarT]):
     def _await_paused(
         self, got: list[_Got], end: float, timeout: float | None, pause: Pause
     ) -> None:
-        while True:
-            lost = self._lost()  # before the look at what has come: theirs is all there
-            if self._pop(got) or self._over(lost):
-                return
+        while not self._look(got):
             if math.isfinite(end) and pause.over(end):
                 ranks = [rank for rank in self._others if self._from[rank].end is None]
                 text = f"receive: nothing within {timeout} s; not done: {numbers(ranks)}"
@@ -553,8 +563,8 @@ class Channel(Closing, Generic[ScalarT]):
         """Whether nothing more comes; raise if that is so since ranks are lost."""
         undone = {rank for rank in self._others if self._from[rank].end != _DONE}
         left = {rank for rank in undone if self._from[rank].end == _LEFT}
-        if undone - lost - left or self._own_comes():
-            return False
+        if undone - lost - left or self._own_comes() or self._inbox:
+            return False  # another thread may have taken the last into the inbox
         news = sorted(undone - self._told)
         if news:
             text = f"Channel: {numbers(news)} lost, or left by an exception, and not done: all "
@@ -619,9 +629,9 @@ class Channel(Closing, Generic[ScalarT]):
         self._free(source)
 
     def _free(self, source: int) -> None:
-        """Tell a writer how far its records were taken, if that is a quarter of the ring."""
+        """Tell a writer how far its records were taken, if that is far enough."""
         come = self._from[source]
-        if come.place - come.freed >= self._size // 4:
+        if come.place - come.freed >= self._late:
             with suppress(PeerLostError):
                 self._words.accumulate(come.place, source, self._me, "replace")
             self._from[source] = come._replace(freed=come.place)
@@ -662,7 +672,9 @@ class Channel(Closing, Generic[ScalarT]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None and not self.closed:
-            with suppress(RmaError):
-                self._end(_LEFT)
-        super().__exit__(kind, error, trace)
+        try:
+            if kind is not None and not self.closed:
+                with suppress(RmaError):
+                    self._end(_LEFT)
+        finally:  # another exception may have come
+            super().__exit__(kind, error, trace)

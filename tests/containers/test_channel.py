@@ -173,6 +173,23 @@ def test_a_reader_that_does_not_read(world):
 
 
 @pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("capacity", [1, 5, 100, 4000])
+@pytest.mark.parametrize("dtype", ["u1", "V100"])
+def test_capacity_is_what_waits(world, dtype, capacity):
+    """However many were read before, and sent one by one: none of these sends has to wait."""
+    with Channel(world, dtype, capacity, timeout=2) as channel:
+        record = np.zeros((), dtype)
+        for read in sorted({1, capacity // 5, capacity // 3}):
+            for count in read, capacity:
+                for _ in range(count if world.rank == 0 else 0):
+                    channel.send(record, 1)
+                world.Barrier()
+                while world.rank == 1 and count > 0:
+                    count -= channel.receive(timeout=20)[1].size
+                world.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
 def test_a_reader_that_sleeps_is_woken(world):
     """Each waits for the other's record in turn."""
     left, right = (world.rank - 1) % world.size, (world.rank + 1) % world.size
@@ -217,6 +234,9 @@ def test_done(comm):
         got = received(channel)
         assert got[comm.rank].tolist() == [0, 1, 2]
         assert list(channel) == []
+        channel._done = False
+        channel.send([1, 2], comm.rank)
+        channel._take_in()  # as a send that waits
     channel.close()
     for call in channel.receive, channel.try_receive, channel.done, lambda: channel.send(5, 0):
         if call != channel.done or comm.size > 1:
@@ -268,6 +288,64 @@ def test_a_rank_that_leaves_by_an_exception(world):
         with pytest.raises((rmaext.SyncError, rmaext.PeerLostError)):
             channel.close()
     world.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_send_to_a_rank_that_has_left(world):
+    """Who waits for room there is told at once, and whoever knows."""
+    comm, last = world.Dup(), world.size - 1
+    channel = Channel(comm, int, 10)
+    if world.rank == last:
+        with suppress(ZeroDivisionError), channel:
+            raise ZeroDivisionError
+    world.Barrier()
+    if world.rank != last:
+        start = time.monotonic()
+        for records in range(1000), 5:
+            with pytest.raises(rmaext.PeerLostError, match=f"rank {last} has left") as info:
+                channel.send(records, last)
+            assert info.value.rank == last
+        assert time.monotonic() - start < 20
+        with pytest.raises((rmaext.SyncError, rmaext.PeerLostError)):
+            channel.close()
+    world.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_two_exceptions(world):
+    """The second, while the others are told of the first: none of them waits for this rank."""
+    comm = world.Dup()
+    channel = Channel(comm, int, 10)
+    if world.rank == 0:
+        channel._end = lambda mark: interrupt()
+        with pytest.raises(Interrupt), channel:
+            raise ZeroDivisionError
+        assert channel.closed
+    else:
+        with pytest.raises((rmaext.SyncError, rmaext.PeerLostError)):
+            channel.close()
+    world.Barrier()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_lost_while_somebody_looks(world):
+    """What a rank sends just before it is lost comes before the error."""
+    with Channel(world, int, 10) as channel:
+        if world.rank == 0:
+
+            def lost():
+                world.Barrier()  # it sends
+                world.Barrier()
+                return {1}
+
+            channel._lost = lost
+            assert channel.try_receive() == (1, [5])
+            del channel._lost
+        else:
+            world.Barrier()
+            if world.rank == 1:
+                channel.send(5, 0)
+            world.Barrier()
 
 
 # -- bad arguments --------------------------------------------------------------------------
@@ -339,6 +417,27 @@ def test_eight_threads(comm):
         for source in range(comm.size):
             mine = [number for it, some in got if it == source for number in some.tolist()]
             assert sorted(mine) == want
+
+
+def test_the_last_are_in_the_inbox():
+    """Where another thread has put them meanwhile: there is something left."""
+    with Channel(MPI.COMM_SELF, int, 5) as channel:
+        lost = channel._lost()
+        channel.send(7, 0)
+        channel._take_in()
+        assert not channel._over(lost)
+        assert channel.receive() == (0, [7])
+        assert channel._over(lost)
+
+
+def test_counts_of_a_message_have_32_bits(monkeypatch):
+    """A message has no more bytes, however large the ring is."""
+    monkeypatch.setattr(_channel, "_MOST", 1000)
+    with Channel(MPI.COMM_SELF, "u1", 10_000) as channel:
+        sent = noise(np.dtype("u1"), 5000, 1, 2)
+        channel.send(sent, 0)
+        assert channel._to[0].messages == 6
+        assert same(received(channel)[0], sent)
 
 
 def test_order_of_one_of_several_threads(comm):
