@@ -171,7 +171,7 @@ def empty(
     dtype = np.dtype(dtype)
     check_dtype(dtype)
     dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    dims = tuple(map(operator.index, dims)) + dtype.shape
+    dims = tuple([operator.index(n) for n in dims]) + dtype.shape
     dtype = dtype.base  # as numpy.zeros has it
     if min(dims, default=0) < 0:
         raise ValueError(f"shape {dims} has a negative dimension")
