@@ -2,7 +2,7 @@
 """An array of which each node has one copy, for all its ranks to read.
 
 The memory is a file without a name (memfd), which the first rank of each node makes and fills, and
-the others map for reading. It is the kernel's: it goes when the last view of any rank has gone.
+all map for reading. It is the kernel's: it goes when the last view of any rank has gone.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ __all__ = ["NodeArray"]
 
 Array = NDArray[Any]
 _NAME = "NodeArray"
+_STEP = 1 << 22  # bytes; a signal, as a profiler's, makes some kernels begin such a step again
 
 
 class NodeArray(Unique, Generic[ScalarT]):
@@ -133,15 +134,12 @@ class NodeArray(Unique, Generic[ScalarT]):
             def make() -> tuple[int, int] | None:
                 if self._first != comm.rank:
                     return None
-                memory = file.make(self._nbytes)
-                fill(self._view(memory))
-                self._array = self._view(memoryview(memory).toreadonly())
+                fill(self._view(file.make(self._nbytes)))
                 return os.getpid(), file.number
 
             def find() -> None:
-                if self._first != comm.rank:
-                    pid, number = files[self._first]
-                    self._array = self._view(file.map(pid, number, self._nbytes))
+                pid, number = files[self._first]
+                self._array = self._view(_mapped(pid, number, self._nbytes))
 
             files = exchange(comm, _NAME, _outside(make), timeout)
             exchange(comm, _NAME, find, timeout)  # and the file may be closed
@@ -292,7 +290,8 @@ class _File:
         """Make it of so many bytes, all of them there; return them mapped."""
         self.number = os.memfd_create("rmaext-node", os.MFD_CLOEXEC)
         try:
-            os.posix_fallocate(self.number, 0, max(1, nbytes))
+            for at in range(0, max(1, nbytes), _STEP):
+                os.posix_fallocate(self.number, at, min(_STEP, max(1, nbytes) - at))
         except OSError as exc:
             text = f"no shared memory of {nbytes} bytes on this node: {exc.strerror}"
             raise MemoryError(text) from exc
@@ -301,18 +300,19 @@ class _File:
             memory.madvise(mmap.MADV_HUGEPAGE)
         return memory
 
-    def map(self, pid: int, number: int, nbytes: int) -> mmap.mmap:
-        """Map that of another process for reading."""
-        # As rmaext's own segments are found, which all that are "direct" have mapped.
-        self.number = os.open(f"/proc/{pid}/fd/{number}", os.O_RDONLY | os.O_CLOEXEC)
-        return mmap.mmap(self.number, max(1, nbytes), prot=mmap.PROT_READ)
-
     def __enter__(self) -> _File:
         return self
 
     def __exit__(self, *_: object) -> None:
         if self.number >= 0:
             os.close(self.number)
+
+
+def _mapped(pid: int, number: int, nbytes: int) -> mmap.mmap:
+    """Map the file of a process, this one included, for reading."""
+    # As rmaext's own segments are found, which all that are "direct" have mapped.
+    with open(f"/proc/{pid}/fd/{number}", "rb", buffering=0) as file:
+        return mmap.mmap(file.fileno(), max(1, nbytes), prot=mmap.PROT_READ)
 
 
 def _outside(make: Callable[[], Any]) -> Callable[[], Any]:

@@ -79,6 +79,11 @@ def test_it_is_one_memory(node):
     ):
         with pytest.raises(ValueError, match=r"read-only|WRITEABLE"):
             change()
+    memory = table.array
+    while isinstance(memory, np.ndarray):
+        memory = memory.base
+    memory = getattr(memory, "obj", memory)
+    assert not np.frombuffer(memory, "i8", 4).flags.writeable  # nor is the mapping
 
 
 def test_views_stay(comm):
@@ -166,6 +171,14 @@ def test_fill_that_raises(world):
         assert table.array.tolist() == [2, 2, 2]
 
 
+def test_fill_that_stops(world):
+    """As by next() of what has no more: it ends no loop of ours, and all ranks go on."""
+    with pytest.raises(rmaext.RmaError, match="StopIteration"):
+        NodeArray(world, 3, fill=lambda array: next(iter(())))
+    with NodeArray(world, 3, fill=lambda array: array.fill(2)) as table:
+        assert table.array.tolist() == [2, 2, 2]
+
+
 def test_wrong_arguments(world):
     good = {"shape": 3, "fill": lambda array: None}
     for wrong, error in [
@@ -204,6 +217,23 @@ def test_no_memory(world, monkeypatch):
     monkeypatch.setattr(os, "posix_fallocate", none)
     with pytest.raises(MemoryError, match="no shared memory of 24 bytes"):
         NodeArray(world, 3, fill=lambda array: None)
+
+
+def test_a_profiler(monkeypatch):
+    """Its signals may begin an allocation again, as kernels do: it has short steps, no gaps."""
+    steps, allocate = [], os.posix_fallocate
+
+    def recorded(number, offset, nbytes):
+        steps.append((offset, nbytes))
+        allocate(number, offset, nbytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", recorded)
+    with NodeArray(MPI.COMM_SELF, 10_000_001, "u1", fill=lambda array: array.fill(3)) as table:
+        assert (table.array == 3).all()
+    ends = np.cumsum([nbytes for _, nbytes in steps]).tolist()
+    assert [offset for offset, _ in steps] == [0, *ends[:-1]]
+    assert ends[-1] == 10_000_001
+    assert max(nbytes for _, nbytes in steps) <= 1 << 22
 
 
 def test_eight_threads(comm):
