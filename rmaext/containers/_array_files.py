@@ -159,12 +159,11 @@ def save(field: Array, path: Any, timeout: float | None) -> None:
     """Write an array to a file. Collective, after a fence."""
     comm, call = field.comm, "Array.save"
     chunks = _chunks(field.shape, _most(field))
-    part = f"{os.fspath(path)}.part"
-    package = None
+    part, package = "", None
 
     def create() -> str:
-        nonlocal package
-        package = _package(path)
+        nonlocal part, package
+        package, part = _package(path), f"{os.fspath(path)}.part"
         if comm.rank == 0:
             _create(part, package, field.shape, field.dtype, chunks)
         return str(os.fspath(path))
@@ -180,7 +179,7 @@ def save(field: Array, path: Any, timeout: float | None) -> None:
 
     def rename() -> None:
         if comm.rank == 0:
-            if os.path.isdir(path):
+            if package is not None and os.path.isdir(path):
                 shutil.rmtree(path)
             os.replace(part, path)
 
@@ -201,11 +200,13 @@ def header(comm: MPI.Comm, path: Any, timeout: float | None) -> tuple[Shape, np.
     def look() -> Any:
         package = _package(path)
         if comm.rank:
-            return None
+            return path, None
         with _opened(os.fspath(path), package, False) as store:
-            return tuple(map(int, store.shape)), np.dtype(store.dtype)
+            return path, (tuple(map(int, store.shape)), np.dtype(store.dtype))
 
-    found: tuple[Shape, np.dtype[Any]] = _agreed(comm, "Array.load", timeout, look)[0]
+    told = _agreed(comm, "Array.load", timeout, look)
+    common([str(it) for it, _ in told], ValueError, "Array.load: the paths differ")
+    found: tuple[Shape, np.dtype[Any]] = told[0][1]
     return found
 
 

@@ -115,6 +115,10 @@ def test_what_cannot_be_written_or_read(world, folder, monkeypatch):
         if world.size > 1:
             with pytest.raises(ValueError, match="paths differ"):
                 field.save(f"{folder}/{world.rank}.npy")
+            with pytest.raises(ValueError, match="paths differ"):
+                Array.load(world, f"{folder}/{'a' if world.rank else './a'}.npy")
+            with pytest.raises(TypeError, match=f"rank {world.size - 1}"):
+                field.save(f"{folder}/a.npy" if world.rank < world.size - 1 else 3)
 
         def full(self, key, values):
             raise OSError(28, "No space left on device")
@@ -138,6 +142,17 @@ def test_what_cannot_be_written_or_read(world, folder, monkeypatch):
     for name in "objects.npy", "a.npy":
         with pytest.raises(ValueError):  # noqa: PT011 - in the words of NumPy
             Array.load(world, f"{folder}/{name}")
+
+
+def test_a_folder_is_not_replaced_by_a_file(world, folder):
+    if world.rank == 0:
+        os.makedirs(f"{folder}/run.npy/results")
+    world.Barrier()
+    with Array(world, 4) as field, pytest.raises(OSError, match=r"run\.npy"):
+        field.save(f"{folder}/run.npy")
+    world.Barrier()
+    assert os.listdir(folder) == ["run.npy"]
+    assert os.path.isdir(f"{folder}/run.npy/results")
 
 
 def test_without_the_packages(world, folder, monkeypatch):
