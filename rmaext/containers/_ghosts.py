@@ -76,7 +76,7 @@ class Ghosts:
             other = room(blocks, target, dtype.itemsize)
             self._sections.append((target, buffer, pairs, (first, other + first)))
         self._requests: list[Request] = []
-        self._sent = 0
+        self._sent, self._came = 0, not self._sources
         self._lost: PeerLostError | None = None
 
     def begin(self) -> None:
@@ -105,10 +105,10 @@ class Ghosts:
             raise again(self._lost)
         Request.waitall(self._requests)  # the buffers are free again
         told: set[int] = set()
-        while self._sources:
+        while not self._came:  # an exception may have ended the copying below: once only
             try:
                 self._rooms.wait_notify(self._turn, len(self._sources))
-                break
+                self._came = True
             except PeerLostError as exc:
                 # Of each rank that is lost once; it may be no neighbour, so those live.
                 if exc.rank is None or exc.rank in told.union(self._sources):
@@ -119,6 +119,7 @@ class Ghosts:
         for here, there in self._arrived[self._turn]:
             here[...] = there
         self._begun, self._requests, self._sent, self._turn = False, [], 0, 1 - self._turn
+        self._came = not self._sources
 
 
 def _part(memory: Any, at: int, piece: Piece, dtype: np.dtype[Any]) -> tuple[Any, int]:

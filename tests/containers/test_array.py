@@ -180,6 +180,33 @@ def test_an_exchange_that_was_left_is_ended_by_the_next(comm):
             ring.local[...] = step
 
 
+class Interrupts:
+    """An array at which Ctrl-C comes, once."""
+
+    def __init__(self, array):
+        self.array, self.comes = array, True
+
+    def __setitem__(self, key, value):
+        if self.comes:
+            self.comes = False
+            raise KeyboardInterrupt
+        self.array[key] = value
+
+
+def test_an_exchange_that_is_interrupted_goes_on(comm):
+    """Also while it takes what has come, of which the window tells once only."""
+    with Array(comm, 4 * comm.size, int, ghosts=1, periodic=True) as ring:
+        for step in range(6):
+            ring.local[...] = step
+            if step in (2, 3):
+                pairs = ring._ghosts._arrived[step % 2] or ring._ghosts._own
+                pairs[-1] = Interrupts(pairs[-1][0]), pairs[-1][1]
+                with pytest.raises(KeyboardInterrupt):
+                    ring.exchange()
+            ring.exchange()
+            assert ring.padded[[0, -1]].tolist() == [step, step]
+
+
 def test_no_barrier(world):
     """Rank 0 has ended its exchange long before the last one begins its own."""
     if world.size < 3:
