@@ -605,7 +605,8 @@ class Array(Closing):
             wrong = (column < -n) | (column >= n)
             if wrong.any():
                 raise self._blocks.outside(call, int(column[wrong][0]), axis)
-            columns.append(np.where(column < 0, column + n, column).astype(np.int64))
+            column = column.astype(np.int64)  # the sum may be none of its dtype's
+            columns.append(np.where(column < 0, column + n, column))
         ranks, offsets = self._blocks.places(columns)
         shape = given.shape[:-1]
         return np.broadcast_to(ranks, shape), np.broadcast_to(offsets, shape)

@@ -21,6 +21,8 @@ from .. import BoundsError
 __all__ = ["LONG", "Blocks", "Piece", "Plan", "Selection", "per_axis"]
 
 LONG = 128  # elements of a row, from which on each is an update of its own
+_MOST = 1 << 60  # what numbers of elements are less than: so their sums are 64-bit integers
+_AXES = 20  # as many as MPICH's MPI_Dims_create takes
 _KEPT = 1 << 16  # elements of patches whose offsets are kept
 
 Shape = tuple[int, ...]
@@ -43,14 +45,20 @@ class Plan(NamedTuple):
         """Check what a program says of an array on so many ranks, and fill in what it does not."""
         shape = per_axis("shape", shape, None, operator.index)
         ndim = len(shape)
-        for what, numbers in ("shape", shape), ("ghosts", ghosts):
-            if any(number < 0 for number in per_axis(what, numbers or 0, ndim, operator.index)):
-                raise ValueError(f"{what}={numbers}: no number may be negative")
-        cuts = [None if it is None else [*map(operator.index, it)] for it in splits or ()]
-        cuts = cuts if splits is not None else [None] * ndim
+        wide = per_axis("ghosts", 0 if ghosts is None else ghosts, ndim, operator.index)
+        for what, numbers in ("shape", shape), ("ghosts", wide):
+            if any(not 0 <= number < _MOST for number in numbers):
+                raise ValueError(f"{what}={numbers}: no number may be negative, or 2**60")
+        splits = [None] * ndim if splits is None else splits
+        if not all(
+            it is None or np.iterable(it) for it in (splits if np.iterable(splits) else [0])
+        ):
+            text = "for each axis a sequence of where it is cut, or None, as [[10, 20], None]"
+            raise TypeError(f"splits={splits!r}: must have {text}")
+        cuts = [None if it is None else [*map(operator.index, it)] for it in splits]
         if len(cuts) != ndim:
             raise ValueError(f"splits has {len(cuts)} entries, for {ndim} axes: one for each")
-        given = list(per_axis("grid", grid or 0, ndim, operator.index))
+        given = list(per_axis("grid", 0 if grid is None else grid, ndim, operator.index))
         for axis, (cut, n) in enumerate(zip(cuts, shape, strict=True)):
             if cut is not None and [0, *cut, n] != sorted([0, *cut, n]):
                 raise ValueError(f"splits of axis {axis}, {cut}, are not from 0 to {n}, in order")
@@ -63,7 +71,6 @@ class Plan(NamedTuple):
             (*cut, n) if cut is not None else _even(n, count)
             for cut, n, count in zip(cuts, shape, found, strict=True)
         ]
-        wide = per_axis("ghosts", ghosts or 0, ndim, operator.index)
         return cls(shape, tuple(ends), wide, per_axis("periodic", periodic, ndim, bool))
 
 
@@ -96,6 +103,9 @@ def _chosen(size: int, shape: Shape, grid: list[int]) -> Shape:
         raise ValueError(text)
     left = size // fixed
     free = sorted((k for k, count in enumerate(grid) if not count), key=lambda k: -shape[k])
+    for k in free[_AXES:]:
+        grid[k] = 1
+    del free[_AXES:]
     while free:
         counts = MPI.Compute_dims(left, len(free))
         short = [k for k, count in zip(free, counts, strict=True) if count > max(1, shape[k])]

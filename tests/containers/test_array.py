@@ -343,6 +343,36 @@ def test_where_elements_are(comm):
     assert "closed" in repr(one)
 
 
+def test_arguments_of_numpy(comm):
+    none = np.zeros((2, 0), int)
+    size = np.array([1, comm.size])
+    with Array(comm, np.array([4, 6]), ghosts=np.array([1, 0]), grid=size) as field:
+        assert (field.shape, field.grid) == ((4, 6), (1, comm.size))
+        assert field.padded.shape == (6, field.local.shape[1])
+    with Array(comm, (4, 6), splits=none, periodic=np.array([True, False])) as field:
+        assert field.grid == (1, 1)
+
+
+def test_indices_of_narrow_dtypes(comm):
+    """An axis may be longer than the dtype counts."""
+    with Array(comm, 1000, int) as field:
+        filled(comm, field, np.arange(1000))
+        for dtype in "i1", "u1", "u8":
+            assert field.points(np.array([[0], [100]], dtype)).tolist() == [0, 100]
+        assert field.points(np.array([[-1]], "i1")) == 999
+        for index in np.array([2**64 - 1], "u8"), np.array([1000], "u2"):
+            with pytest.raises(rmaext.BoundsError):
+                field.points(index)
+
+
+def test_more_axes_than_mpi_knows(comm):
+    with Array(comm, (2,) * 10 + (1,) * 20, int) as field:
+        whole = np.arange(1024).reshape(field.shape)
+        filled(comm, field, whole)
+        assert same(field[1, ..., 0], whole[1, ..., 0])
+        assert field.sum() == whole.sum()
+
+
 def test_ranks_without_a_block(world):
     with Array(world, (2, 3), int, grid=(1, 1), ghosts=1, periodic=True) as field:
         assert (field.local.size > 0) == (world.rank == 0)
@@ -380,6 +410,11 @@ WRONG = [
     ({"ghosts": (1, 1, 1)}, ValueError, "ghosts"),
     ({"ghosts": 1.5}, TypeError, "ghosts"),
     ({"periodic": (True,)}, ValueError, "periodic"),
+    ({"shape": (2**64, 1)}, ValueError, "shape"),
+    ({"ghosts": 2**62}, ValueError, "ghosts"),
+    ({"grid": ()}, ValueError, "0 entries, for 2 axes"),
+    ({"splits": [1]}, TypeError, r"as \[\[10, 20\], None\]"),
+    ({"splits": 1}, TypeError, r"as \[\[10, 20\], None\]"),
     ({"splits": [None]}, ValueError, "splits"),
     ({"splits": [[5], None]}, ValueError, "axis 0"),
     ({"splits": [[2, 1], None]}, ValueError, "axis 0"),
