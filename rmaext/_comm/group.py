@@ -27,6 +27,7 @@ from .._runtime import late, lifetime, locks, mpi_progress
 from .._runtime.config import Config, tell_of_launcher, tell_of_unknown
 from .._runtime.failures import check, is_of_all
 from .._runtime.log import log
+from .._runtime.steps import AGREEMENT
 from ..errors import BusyError, PeerLostError, RmaError, SyncError
 from . import collective
 from .abandoned import Abandoned
@@ -38,7 +39,7 @@ from .meeting import Meetings
 from .network import Network, offers
 from .venue import Venue
 
-__all__ = ["Group", "together"]
+__all__ = ["Group", "gathered", "together"]
 
 
 _T = TypeVar("_T")
@@ -493,6 +494,13 @@ def together(
         if group is not None and begun and not isinstance(exc, agreed) and not is_of_all(exc):
             group.meetings.abandoned.abandon_call(exc, what)
         raise
+
+
+def gathered(comm: MPI.Comm, tell: Callable[[], bytes]) -> Sequence[bytes]:
+    """Return what each rank tells; what `tell` raises on one, all do. Collective, one meeting."""
+    group = Group.of(comm)
+    with group.collective(AGREEMENT):
+        return agree(group.gather, tell)
 
 
 def _end_some() -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["END", "EXPLAIN", "FIRST", "Step"]
+__all__ = ["AGREEMENT", "END", "EXPLAIN", "FIRST", "Step"]
 
+AGREEMENT = "agreement of the ranks"
 END = "end of the program"
 EXPLAIN = "explanation"
 FIRST = "creation of the communicator's first window"
 _CALLS = (
     *(EXPLAIN, FIRST, "creation of a window", "creation of a shared window"),
-    *("creation of a dynamic window", "creation of a compat.Win", "fence", "close", END),
+    *("creation of a dynamic window", "creation of a compat.Win", "fence", "close", END, AGREEMENT),
 )
 _NUMBERS = {name: number for number, name in enumerate(_CALLS)}
 

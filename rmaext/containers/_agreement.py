@@ -15,10 +15,10 @@ import numpy as np
 from mpi4py import MPI
 
 from .. import Request, SyncError, Window
-from .._comm.group import together
+from .._comm.group import gathered, together
 from .._runtime.failures import of_all
 
-__all__ = ["Opening", "bracketed", "common", "exchange", "named"]
+__all__ = ["Opening", "agreed", "bracketed", "common", "exchange", "named"]
 
 _T = TypeVar("_T")
 _Init = TypeVar("_Init", bound=Callable[..., None])
@@ -65,10 +65,20 @@ def exchange(comm: MPI.Comm, call: str, tell: Callable[[], _T], timeout: float |
                 Request.waitall([parts.rget(rank, out=it) for rank, it in enumerate(places)])
             whole.fence()
             data = whole.get(0).tobytes()
-    told = [pickle.loads(data[end - size : end]) for end, size in zip(ends, sizes, strict=True)]
+    records = [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
+    return _of_one_call(call, records)
+
+
+def agreed(comm: MPI.Comm, call: str, tell: Callable[[], _T]) -> list[_T]:
+    """As `exchange` of a few values, over a communicator that has windows: by one meeting."""
+    return _of_one_call(call, gathered(comm, lambda: pickle.dumps((call, tell()))))
+
+
+def _of_one_call(call: str, records: Sequence[bytes]) -> list[Any]:
+    told = [pickle.loads(record) for record in records]
     calls = [name for name, _ in told]
     if len(set(calls)) > 1:
-        text = f"the ranks make different containers ({_who_has(calls, str)})"
+        text = f"the ranks make different calls ({_who_has(calls, str)})"
         raise of_all(SyncError(errno.EINVAL, text, call=call))
     return [mine for _, mine in told]
 

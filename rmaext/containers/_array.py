@@ -19,7 +19,7 @@ from .. import Request, Window
 from .._comm.group import together
 from .._runtime.reports import dtype_name
 from . import _array_files as files
-from ._agreement import Opening, bracketed, common, exchange
+from ._agreement import Opening, agreed, bracketed, common, exchange
 from ._blocks import LONG, Blocks, Plan, Selection
 from ._ghosts import Ghosts, room
 from ._values import taken
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 __all__ = ["Array"]
-
-_CELL = 32  # bytes of a partial result, as far as an element takes no more
 
 Widths = int | Sequence[int] | None
 Splits = Sequence[Sequence[int] | None] | None
@@ -147,14 +145,8 @@ class Array(Closing):
         """Make the windows. Collective; all ranks say the same."""
         self._comm, self._plan, self._timeout = comm, plan, timeout
         self._blocks = blocks = Blocks(plan)
-        self._cell = -(-max(_CELL, dtype.itemsize) // 16) * 16
-        self._turn = 0
         self._ghosts: Ghosts | None = None
-        # What comes for the ghosts, and on rank 0 behind it partial results of all, both twice.
-        self._cells = 2 * room(blocks, 0, dtype.itemsize)
-        nbytes = 2 * room(blocks, comm.rank, dtype.itemsize)
-        if comm.rank == 0:
-            nbytes += 2 * (comm.size + 1) * self._cell
+        nbytes = 2 * room(blocks, comm.rank, dtype.itemsize)  # for what comes for the ghosts
         with Opening() as stack:
             # All pages at once: so a lack of memory is an error, and not a signal.
             padded = blocks.padded(comm.rank)
@@ -741,15 +733,15 @@ class Array(Closing):
         ------
         TypeError
             NumPy has no such sum of the dtype.
-        numpy.exceptions.AxisError
-            The array has no such axis.
+        ValueError
+            The ranks differ in the axis; numpy.exceptions.AxisError if there is no such axis.
         PeerLostError, SyncError, RmaTimeout, ClosedError
 
         Notes
         -----
         Collective, blocking. What any rank has written before its call counts. Each rank adds its
-        own block, then rank 0 these sums, in the order of the ranks: the result is the same each
-        time, though rounded otherwise than on one process. Along an axis it is the ranks
+        own block, then the sums of all in the order of the ranks: the result is the same on each,
+        and each time, though rounded otherwise than on one process. Along an axis it is the ranks
         that hold the result who add.
 
         Examples
@@ -812,12 +804,30 @@ class Array(Closing):
         return self._reduced("Array.min", np.minimum, axis)
 
     def _reduced(self, call: str, ufunc: np.ufunc, axis: int | None) -> Any:
-        # TypeError where NumPy has no such thing, ValueError where there is nothing to compare
-        count = self.size if axis is None else self.shape[self._axis(axis)]
-        dtype = ufunc.reduce(np.zeros(min(count, 1), self.dtype)).dtype
+        def part() -> tuple[str, bytes]:
+            """Return the axis, counted from the start; and for none what this block comes to."""
+            if axis is not None:
+                return str(operator.index(axis) + self.ndim * (axis < 0)), b""
+            local = self.local
+            return "None", ufunc.reduce(local, axis=None).tobytes() if local.size else b""
+
+        def fenced() -> list[bytes]:
+            self._win.fence()
+            parts = agreed(self._comm, call, part)
+            common([it for it, _ in parts], ValueError, f"{call}: the ranks differ in the axis")
+            return [it for _, it in parts]
+
+        parts = together(self._comm, call, fenced)
+        # All ranks alike: TypeError where NumPy has no such thing, ValueError where there is
+        # nothing to compare.
         number = None if axis is None else self._axis(axis)
-        how = self._whole if number is None else functools.partial(self._along, axis=number)
-        return together(self._comm, call, lambda: how(ufunc, dtype))
+        count = self.size if number is None else self.shape[number]
+        dtype = ufunc.reduce(np.zeros(min(count, 1), self.dtype)).dtype
+        if number is not None:
+            along = functools.partial(self._along, ufunc, dtype, number)
+            return together(self._comm, call, along)
+        # on each rank, in the order of the ranks: so all have the same
+        return ufunc.reduce(np.frombuffer(b"".join(parts), dtype))
 
     def _axis(self, axis: int) -> int:
         number = operator.index(axis)
@@ -825,32 +835,10 @@ class Array(Closing):
             raise np.exceptions.AxisError(number, self.ndim)
         return number % self.ndim
 
-    def _whole(self, ufunc: np.ufunc, dtype: np.dtype[Any]) -> Any:
-        """Return one result of all elements: rank 0 collects, the others read it there."""
-        cells, cell = self._windows[1], self._cell
-        # Who comes here two calls later has passed two fences more: nobody reads these any more.
-        first = self._cells + self._turn * (self._comm.size + 1) * cell
-        self._turn = 1 - self._turn
-        self._win.fence()
-        local = self.local
-        if local.size:
-            mine = np.asarray(ufunc.reduce(local, axis=None), dtype).reshape(1)
-            cells.put(mine.view(np.uint8), 0, first + self._comm.rank * cell)
-        cells.fence()
-        last = first + self._comm.size * cell
-        if self._comm.rank == 0:
-            table = cells.local[first : last + cell].reshape(-1, cell)[:, : dtype.itemsize]
-            own = [k for k in range(self._blocks.count) if 0 not in self._blocks.lengths(k)]
-            every = np.ascontiguousarray(table[own]).view(dtype)
-            table[-1] = np.asarray(ufunc.reduce(every, axis=None), dtype).reshape(1).view(np.uint8)
-        cells.fence()
-        return cells.get(0, last, dtype.itemsize).view(dtype)[0]
-
     def _along(self, ufunc: np.ufunc, dtype: np.dtype[Any], axis: int) -> Array:
         """Return results along an axis, by way of an array with an element for each block."""
         plan, none = self._plan, (0,) * self.ndim
         ends = np.cumsum(np.diff([0, *plan.cuts[axis]]) > 0).tolist()
-        self._win.fence()
         cuts = _with(plan.cuts, axis, tuple(ends))
         parts = Plan(_with(plan.shape, axis, ends[-1]), cuts, none, (False,) * self.ndim)
         rest = Plan(*(_with(some, axis) for some in (plan.shape, plan.cuts, none, parts.periodic)))
@@ -898,8 +886,8 @@ class Array(Closing):
         ...         columns.where
         (slice(0, 4, None), slice(0, 6, None))
         """
-        plan = self._plan
-        how = (grid, splits, plan.ghosts, plan.periodic, self._timeout)
+        self._win.sync()  # raises if it is closed
+        how = (grid, splits, *self._plan[2:], self._timeout)
         made = Array(self._comm, self.shape, self.dtype, *how)
         self.copy_to(made)
         return made
@@ -918,7 +906,10 @@ class Array(Closing):
 
         Raises
         ------
-        MemoryError, PeerLostError, SyncError, RmaTimeout
+        TypeError
+            It is no Array.
+        ValueError, MemoryError, PeerLostError, SyncError, RmaTimeout
+            As `Array`, on every rank, as when the ranks name different fields.
 
         Notes
         -----
@@ -931,7 +922,11 @@ class Array(Closing):
         ...     new
         <rmaext.containers.Array: shape (4, 6), float64, in a grid of (1, 1) blocks on 1 ranks>
         """
-        return field._made(field._plan, field.dtype)
+        if not isinstance(field, Array):
+            raise TypeError(f"Array.like: {field!r:.60} is no Array")
+        splits = [cut[:-1] for cut in field._plan.cuts]
+        how = (None, splits, *field._plan[2:], field._timeout)
+        return cls(field.comm, field.shape, field.dtype, *how)
 
     def copy_to(self, other: Array) -> None:
         """Copy all elements to another array of the same shape, whatever its blocks are.
@@ -945,7 +940,9 @@ class Array(Closing):
         ------
         TypeError, ValueError
             It is no such array.
-        PeerLostError, SyncError, RmaTimeout, ClosedError
+        SyncError
+            It is one on some ranks only, or not the same array on all. Nothing is copied.
+        PeerLostError, RmaTimeout, ClosedError
 
         Notes
         -----
@@ -962,18 +959,26 @@ class Array(Closing):
         ...     new.local
         array([1., 2., 3.])
         """
+        try:
+            self._compare(other)
+        except Exception:  # of all ranks; SyncError where others begin to copy
+            agreed(self._comm, "Array.copy_to", lambda: self._compare(other))
+        self.fence()
+        other.fence()  # the same one on all ranks; and nothing that was written there comes late
+        if self.local.size:
+            other[self.where] = self.local
+        other.fence()
+
+    def _compare(self, other: Array) -> None:
+        """Raise what `copy_to` does of an array that does not fit."""
         if not isinstance(other, Array):
             raise TypeError(f"Array.copy_to: {other!r:.60} is no Array")
+        other._win.sync()  # raises if it is closed
         if (other.shape, other.dtype) != (self.shape, self.dtype):
             text = f"Array.copy_to: {other!r} is no array of shape {self.shape} and "
             raise ValueError(text + dtype_name(self.dtype))
         if MPI.Comm.Compare(other.comm, self._comm) not in (MPI.IDENT, MPI.CONGRUENT):
             raise ValueError("Array.copy_to: the other array is over other ranks")
-        other.flush()  # nothing that this rank wrote there comes late
-        self.fence()
-        if self.local.size:
-            other[self.where] = self.local
-        other.fence()
 
     # -- files -----------------------------------------------------------------------
 

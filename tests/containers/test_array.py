@@ -277,6 +277,47 @@ def test_reductions_of_other_kinds(comm):
         assert np.isnan(field.sum())
 
 
+def differing(world, call, right, wrong, error, text):
+    """One rank calls something else: an error of all, in the same words, and all go on."""
+    with pytest.raises(error, match=text) as caught:
+        call(wrong if world.rank == world.size - 1 else right)
+    assert len(set(world.allgather(str(caught.value)))) == 1
+
+
+def test_collective_calls_that_differ(world):
+    if world.size < 2:
+        pytest.skip("there is nobody to differ from")
+    last = f"rank {world.size - 1}"
+    with (
+        Array(world, (6, 6), int) as field,
+        Array.like(field) as other,
+        Array(world, 3, int) as third,
+    ):
+        field.local[...] = world.rank
+        field.fence()
+
+        def reduced(name):
+            return getattr(field, name)()
+
+        for right, wrong in ("sum", "max"), ("min", "sum"):
+            differing(world, reduced, right, wrong, rmaext.SyncError, f"Array.{wrong}")
+        for right, wrong, error in (
+            (0, 1, ValueError),
+            (None, 0, ValueError),
+            (1, 7, ValueError),
+            ((None, "x", TypeError)),
+        ):
+            differing(world, lambda axis: field.max(axis), right, wrong, error, last)
+        assert field.max() == world.size - 1
+        for wrong in None, third, field:
+            differing(world, field.copy_to, other, wrong, rmaext.SyncError, last)
+        other.fence()
+        assert not other[...].any()
+        differing(world, Array.like, field, third, ValueError, "shape")
+        with field.max(axis=-1) as highest:
+            assert same(highest[...], np.asarray(field).max(axis=-1))
+
+
 def other_blocks(comm, draw):
     case, dtype = drawn(draw, comm.size), np.dtype(draw.choice(DTYPES))
     whole = random_values(draw, dtype, case.shape)
@@ -311,6 +352,8 @@ def test_copies_to_what_is_none(comm):
             field.copy_to(whole)
         with pytest.raises(TypeError, match="no Array"):
             field.copy_to(np.zeros(4))
+        with pytest.raises(TypeError, match="no Array"):
+            Array.like(np.zeros(4))
         if comm.size > 1:
             with Array(MPI.COMM_SELF, 4) as own, pytest.raises(ValueError, match="other ranks"):
                 field.copy_to(own)
