@@ -52,7 +52,7 @@ class _Npy:
     """A .npy file that there is, to be written to: not by mapping it, as a disk may be full."""
 
     def __init__(self, path: str) -> None:
-        there: np.memmap[Any, Any] = np.load(path, mmap_mode="r")
+        there: np.memmap[Any, Any] = np.lib.format.open_memmap(path, mode="r")
         self._first, self._strides, self._dtype = there.offset, there.strides, there.dtype
         self._file = open(path, "r+b")  # noqa: SIM115 - until close
 
@@ -73,7 +73,7 @@ class _Npy:
 def _opened(path: str, package: Any, write: bool) -> Iterator[Any]:
     """Open what there is: an object that has shape, dtype and patches, or takes patches."""
     if package is None and not write:
-        yield np.load(path, mmap_mode="r")
+        yield np.lib.format.open_memmap(path, mode="r")  # np.load takes .npz and pickles, too
     elif package is None:
         file = _Npy(path)
         try:
@@ -179,8 +179,9 @@ def save(field: Array, path: Any, timeout: float | None) -> None:
 
     def rename() -> None:
         if comm.rank == 0:
-            if package is not None and os.path.isdir(path):
-                shutil.rmtree(path)
+            if os.path.isdir(path):
+                with _opened(os.fspath(path), package, False):  # an array, and nothing else
+                    shutil.rmtree(path)
             os.replace(part, path)
 
     try:

@@ -138,10 +138,31 @@ def test_what_cannot_be_written_or_read(world, folder, monkeypatch):
         np.save(f"{folder}/objects.npy", np.array([None]), allow_pickle=True)
         with open(f"{folder}/a.npy", "r+b") as file:
             file.truncate(150)
+        np.savez(f"{folder}/several.npz", np.zeros(3))
+        os.rename(f"{folder}/several.npz", f"{folder}/several.npy")
+        with open(f"{folder}/text.npy", "w") as file:
+            file.write("1 2 3")
     world.Barrier()
+    for name in "several.npy", "text.npy":
+        with pytest.raises(ValueError, match="magic"):
+            Array.load(world, f"{folder}/{name}")
     for name in "objects.npy", "a.npy":
         with pytest.raises(ValueError):  # noqa: PT011 - in the words of NumPy
             Array.load(world, f"{folder}/{name}")
+
+
+def test_a_group_of_zarr_stays(world, folder):
+    """It may hold much else."""
+    zarr = pytest.importorskip("zarr")
+    if world.rank == 0:
+        group = zarr.open_group(f"{folder}/run.zarr", mode="w")
+        group.create_array("other", shape=3, dtype="f8")[:] = 5
+    world.Barrier()
+    with Array(world, 4) as field, pytest.raises(ValueError, match="group"):
+        field.save(f"{folder}/run.zarr")
+    world.Barrier()
+    assert os.listdir(folder) == ["run.zarr"]
+    assert (zarr.open_array(f"{folder}/run.zarr/other", mode="r")[:] == 5).all()
 
 
 def test_a_folder_is_not_replaced_by_a_file(world, folder):
