@@ -428,10 +428,11 @@ class Array(Closing):
         array([1., 2., 0., 0.])
         """
         one = self._blocks.one(key)
-        offsets = None if one is None else self._blocks.offsets(one)
-        if one is not None and offsets is not None:
-            values = self._fitted("Array.add", values, offsets.shape)
-            self._win.accumulate_many(one[0], offsets, values)
+        if one is not None:
+            shape = tuple(it.stop - it.start for it in one if type(it) is slice)
+            values = self._fitted("Array.add", values, shape)
+            self._win.accumulate(values, one[0], key=one[1:])
+            self._win.flush(one[0])
             return
         some = self._blocks.select("Array.add", key)
         values = self._fitted("Array.add", values, some.shape)
@@ -478,7 +479,7 @@ class Array(Closing):
         """
         one = self._blocks.one(index if isinstance(index, tuple) else (index,))
         if one is not None and slice not in map(type, one):
-            return self._win.fetch_add(value, one[0], int(self._blocks.offsets(one)))
+            return self._win.fetch_add(value, one[0], self._blocks.offset(one))
         rank, offset = self._element("Array.fetch_add", index)
         return self._win.fetch_add(value, rank, offset)
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import errno
-import functools
 import itertools
 import math
 import operator
@@ -23,7 +22,6 @@ __all__ = ["LONG", "Blocks", "Piece", "Plan", "Selection", "per_axis"]
 LONG = 128  # elements of a row, from which on each is an update of its own
 _MOST = 1 << 60  # what numbers of elements are less than: so their sums are 64-bit integers
 _AXES = 20  # as many as MPICH's MPI_Dims_create takes
-_KEPT = 1 << 16  # elements of patches whose offsets are kept
 
 Shape = tuple[int, ...]
 Key = tuple[Any, ...]
@@ -167,7 +165,6 @@ class Blocks:
             for axis, width in zip(self.axes, self.ghosts, strict=True)
         ]
         self.count = math.prod(self.grid)
-        self._padded: dict[int, Shape] = {}
 
     # -- blocks ----------------------------------------------------------------------
 
@@ -242,26 +239,13 @@ class Blocks:
         found[0] = rank
         return tuple(found)
 
-    def offsets(self, one: Key) -> Any:
-        """Return the offset of each element that a key of a window means, rank first.
-
-        None if these are too many to be kept, or rows that are better taken one by one.
-        """
-        padded = self._padded.get(one[0])
-        if padded is None:
-            padded = self._padded[one[0]] = self.padded(one[0])
-        first, total, counts = 0, 1, []
-        for it, n in zip(one[1:], padded, strict=True):
-            if type(it) is slice:
-                counts.append(it.stop - it.start)
-                total *= it.stop - it.start
-                it = it.start
-            else:
-                counts.append(None)
-            first = first * n + it
-        if total > _KEPT or (counts and (counts[-1] or 1) >= LONG):
-            return None
-        return _ramp(tuple(counts), padded) + first
+    def offset(self, one: Key) -> int:
+        """Return where the element is that a key of a window means, rank first."""
+        rank, *indices = one
+        offset: int = 0
+        for index, n in zip(indices, self.padded(rank), strict=True):
+            offset = offset * n + index
+        return offset
 
     def select(self, call: str, key: Any) -> Selection:
         """Return what a key means, as NumPy has it, without index arrays."""
@@ -375,17 +359,6 @@ class Blocks:
         pieces = map(self._piece, itertools.product(*spans))
         inside = self.inside(rank)
         return [piece for piece in pieces if piece.place != inside]
-
-
-@functools.lru_cache(16)
-def _ramp(counts: tuple[int | None, ...], padded: Shape) -> Any:
-    """Return the offsets of so many elements along each axis, None for an axis that is gone."""
-    total: Any = np.zeros((), np.int64)
-    for count, n in zip(counts, padded, strict=True):
-        total = total * n
-        if count is not None:
-            total = total[..., None] + np.arange(count)
-    return total
 
 
 def _indices(along: range) -> NDArray[np.int64]:
