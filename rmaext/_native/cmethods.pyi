@@ -5,6 +5,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 from mpi4py import MPI
+from mpi4py.MPI import SUM
 from numpy.typing import NDArray
 from typing_extensions import Self
 
@@ -1297,14 +1298,14 @@ class Win:
         """Write to a rank's memory."""
     def Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
         """Read from a rank's memory."""
-    def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: Any = ...) -> None:
+    def Accumulate(self, origin: Any, target_rank: int, target: Any = None, op: Any = SUM) -> None:
         """Update a rank's memory."""
     def Get_accumulate(
-        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Any = ...
+        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Any = SUM
     ) -> None:
         """Update a rank's memory, and return what was there."""
     def Fetch_and_op(
-        self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: Any = ...
+        self, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: Any = SUM
     ) -> None:
         """Update one element of a rank's memory, and return what was there."""
     def Compare_and_swap(
@@ -1316,11 +1317,11 @@ class Win:
     def Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         """As `Get`, with a request."""
     def Raccumulate(
-        self, origin: Any, target_rank: int, target: Any = None, op: Any = ...
+        self, origin: Any, target_rank: int, target: Any = None, op: Any = SUM
     ) -> MPI.Request:
         """As `Accumulate`, with a request."""
     def Rget_accumulate(
-        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Any = ...
+        self, origin: Any, result: Any, target_rank: int, target: Any = None, op: Any = SUM
     ) -> MPI.Request:
         """As `Get_accumulate`, with a request."""
     def Flush(self, rank: int) -> None:
