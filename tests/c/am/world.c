@@ -678,35 +678,76 @@ static uint64_t run(uint64_t seed)
 	return world.history;
 }
 
+static uint64_t run_checked(uint64_t seed)
+{
+	const uint64_t history = run(seed);
+
+	is(seed % 10 || run(seed) == history,
+	   "the same seed is not the same run");
+	return history;
+}
+
+static void seed_tell(uint64_t events, uint64_t seed, uint64_t history)
+{
+	printf("%llu events, up to seed %llu: %016llx\n",
+	       (unsigned long long)events, (unsigned long long)seed,
+	       (unsigned long long)history);
+}
+
 /*
- * SEED: that one alone, and the hash of its history is printed. MINUTES: others
- * each time, for so long. SEEDS: so many from the first on; 100 by itself.
+ * New seeds each time. A process for each thousand: the library keeps a little
+ * of each endpoint that it has closed.
+ */
+static void seeds_until(time_t end)
+{
+	struct {
+		uint64_t seed, events, history;
+	} *all = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE,
+		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	int status = 0;
+
+	CHECK(all != MAP_FAILED);
+	all->seed = (uint64_t)end << 20;
+	while (time(NULL) < end && !status) {
+		const pid_t pid = fork_child();
+
+		for (int n = 0; !pid && n < 1000 && time(NULL) < end; n++) {
+			all->history = run_checked(all->seed++);
+			all->events += world.events;
+		}
+		if (!pid)
+			_exit(0);
+		waitpid(pid, &status, 0);
+	}
+	if (status)
+		_exit(1);
+	seed_tell(all->events, all->seed - 1, all->history);
+}
+
+/*
+ * SEED: that one alone, and the hash of its history. MINUTES: others each time,
+ * for so long. SEEDS: so many from the first on; 100 by itself.
  */
 static void seeds(void)
 {
-	const char *one_seed = getenv("SEED"), *count = getenv("SEEDS");
-	const char *minutes = getenv("MINUTES");
+	const char *minutes = getenv("MINUTES"), *one_seed = getenv("SEED");
+	const char *count = getenv("SEEDS");
 	const uint64_t usual = getenv("RMAEXT_EMULATED") ? 5 : 100;
-	const time_t end = time(NULL) + 60 * (minutes ? atol(minutes) : 0);
-	uint64_t seed = minutes ? (uint64_t)end << 20 : 1;
-	uint64_t last = seed + (count ? strtoull(count, NULL, 0) : usual) - 1;
-	uint64_t history = 0, events = 0;
+	const uint64_t last = count ? strtoull(count, NULL, 0) : usual;
+	uint64_t seed, history;
 
-	if (one_seed && *one_seed)
-		seed = last = strtoull(one_seed, NULL, 0);
 	if (count || minutes)
 		alarm(0); /* as long as it takes */
-	for (; minutes ? time(NULL) < end : seed <= last; seed++) {
+	if (one_seed) {
+		seed = strtoull(one_seed, NULL, 0);
 		history = run(seed);
-		events += world.events;
-		if (seed % 10 == 0)
-			is(run(seed) == history,
-			   "the same seed is not the same run");
+		seed_tell(world.events, seed, history);
+	} else if (minutes) {
+		seeds_until(time(NULL) + 60 * atol(minutes));
+	} else {
+		for (seed = 1; seed <= last; seed++)
+			run_checked(seed);
 	}
-	if (one_seed || minutes)
-		printf("%llu events, up to seed %llu: %016llx\n",
-		       (unsigned long long)events, (unsigned long long)seed - 1,
-		       (unsigned long long)history);
 }
 
 const struct test tests[] = {
