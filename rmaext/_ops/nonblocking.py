@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["NonblockingOperations"]
 
 _FABRIC = lib.RMAEXT_FABRIC
+_LONG_RUN = 128  # elements, from which on a run costs less as an update of its own
 
 
 class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
@@ -87,8 +88,18 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             return
         check_alone("accumulate", offset)
         target, part, array = self._part_to_put("accumulate", origin, rank, key)
-        if part is not None and array.size:
-            self.accumulate_many(target, part.offsets(self._stride), array, op)
+        if part is None or not array.size:
+            return
+        unit = self._stride
+        if unit == self._dtype.itemsize:  # else elements lie apart
+            unit = part.take_runs(unit)
+        run = unit // self._stride
+        starts, rows = part.offsets(unit).reshape(-1) * run, array.reshape(-1, run)
+        if run < _LONG_RUN:
+            self.accumulate_many(target, starts[:, None] + np.arange(run), rows, op)
+            return
+        for start, row in zip(starts.tolist(), rows, strict=True):
+            self.accumulate(row, target, start, op)
 
     @told
     def raccumulate(

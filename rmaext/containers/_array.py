@@ -20,7 +20,7 @@ from .._comm.group import together
 from .._runtime.reports import dtype_name
 from . import _array_files as files
 from ._agreement import Opening, agreed, bracketed, common, exchange
-from ._blocks import LONG, Blocks, Plan, Selection
+from ._blocks import Blocks, Plan, Selection
 from ._ghosts import Ghosts, room
 from ._values import taken
 from ._windows import Closing, rank_of
@@ -427,26 +427,18 @@ class Array(Closing):
         ...     field[:, 5]
         array([1., 2., 0., 0.])
         """
-        one = self._blocks.one(key)
-        if one is not None:
-            shape = tuple(it.stop - it.start for it in one if type(it) is slice)
-            values = self._fitted("Array.add", values, shape)
-            self._win.accumulate(values, one[0], key=one[1:])
-            self._win.flush(one[0])
+        some = self._patch("Array.add", key)
+        if not isinstance(some, Selection):
+            shape = tuple(it.stop - it.start for it in some if type(it) is slice)
+            self._win.accumulate(self._fitted("Array.add", values, shape), some[0], key=some[1:])
+            self._win.flush(some[0])
             return
-        some = self._blocks.select("Array.add", key)
-        values = self._fitted("Array.add", values, some.shape)
-        ranks, offsets, counts = self._blocks.runs(some.ranges)
-        if values.size < LONG * offsets.size:
-            ranks, offsets = self._blocks.every(some.ranges)
-            self._win.accumulate_many(ranks, offsets, values[some.back])
-            return
-        flat, first = values.reshape(-1), 0
-        for rank, offset, count in zip(*map(np.ravel, (ranks, offsets, counts)), strict=True):
-            self._win.accumulate(flat[first : first + count], int(rank), int(offset))
-            first += count
-        for rank in np.unique(ranks).tolist():
-            self._win.flush(rank)
+        parts = self._fitted("Array.add", values, some.shape)[some.back]
+        pieces = self._blocks.pieces(some.ranges)
+        for rank, inside, place in pieces:
+            self._win.accumulate(parts[place], rank, key=inside)
+        for piece in pieces:
+            self._win.flush(piece.rank)
 
     def fetch_add(self, index: int | Sequence[int], value: Any) -> Any:
         """Add to an element atomically, and return what it was.

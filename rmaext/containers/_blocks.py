@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 
 from .. import BoundsError
 
-__all__ = ["LONG", "Blocks", "Piece", "Plan", "Selection", "per_axis"]
+__all__ = ["Blocks", "Piece", "Plan", "Selection", "per_axis"]
 
-LONG = 128  # elements of a row, from which on each is an update of its own
 _MOST = 1 << 60  # what numbers of elements are less than: so their sums are 64-bit integers
 _AXES = 20  # as many as MPICH's MPI_Dims_create takes
 
