@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -33,16 +33,6 @@ class Operation(NamedTuple):
 
     kind: int
     ends: int
-
-
-def _given(
-    parameters: Mapping[str, inspect.Parameter], args: tuple[Any, ...], keywords: dict[str, Any]
-) -> dict[str, Any]:
-    """Return the arguments by name, whether or not they are right."""
-    defaults = {
-        name: None if one.default is one.empty else one.default for name, one in parameters.items()
-    }
-    return defaults | dict(zip(parameters, args, strict=False)) | keywords
 
 
 OPERATIONS = {
@@ -103,7 +93,8 @@ def plain(value: Any) -> Any:
 
 def followed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     """Return a method that notes the operation."""
-    parameters = dict([*inspect.signature(original).parameters.items()][1:])
+    parameters = [*inspect.signature(original).parameters.values()][1:]
+    defaults = {it.name: None if it.default is it.empty else it.default for it in parameters}
 
     @functools.wraps(original)
     def method(self: Any, *args: Any, **keywords: Any) -> Any:
@@ -112,7 +103,7 @@ def followed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
             return original(self, *args, **keywords)
         BUSY.now = True
         try:
-            given = _given(parameters, args, keywords)
+            given = defaults | dict(zip(defaults, args, strict=False)) | keywords  # right or not
             return operation_on(shadow, self, name, given, original, args, keywords)
         finally:
             BUSY.now = False
