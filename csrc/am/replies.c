@@ -143,10 +143,12 @@ static void buffer_take_out(struct rmx_am *am, struct rmx_send_buffer *buffer,
 		return; /* op->next of one in parts may link the line */
 	while (*link && *link != op)
 		link = &(*link)->next;
-	if (*link && buffer->loaned && !buffer->sent)
-		buffer->ended = true; /* rmx_message_sent() ends it */
-	if (!*link || (buffer->loaned && !buffer->sent))
+	if (!*link)
 		return;
+	if (buffer->loaned && !buffer->sent) {
+		buffer->ended = true; /* rmx_message_sent() ends it */
+		return;
+	}
 	*link = buffer->shared ? NULL : op->next;
 	op->flying--;
 	if (!buffer->op)
