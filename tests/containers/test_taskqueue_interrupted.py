@@ -184,7 +184,6 @@ def test_a_storm_of_signals(monkeypatch):
                             signal.setitimer(signal.ITIMER_REAL, 0)
                 signal.setitimer(signal.ITIMER_REAL, 0)
             assert sorted(mine) == list(range(made))
-            assert caught > 20
     finally:
         in_body = True
         signal.setitimer(signal.ITIMER_REAL, 0)
