@@ -144,7 +144,6 @@ static bool coalesced_begin(struct rmaext_window *w,
 	}
 	coalesced_append(op, op->offset, it->value);
 	op->buffered = true; /* nobody waits for it */
-	atomic_store_explicit(&op->left, true, memory_order_relaxed);
 	rmx_op_note(op);
 	rmx_line_join(op->target->member->peer, op);
 	return true;

@@ -80,7 +80,7 @@ static void wakeup_send(struct rmaext_window *w, int64_t rank, uint64_t offset)
 	op->operand = (const char *)&one;
 	rmx_op_buffer(op);
 	if (w->fabric->hooks->send(&op) != RMX_DONE)
-		rmx_op_release(op); /* nothing was done */
+		rmx_op_free(op); /* nothing was done */
 }
 
 void rmx_wakeups_send(struct rmaext_window *w, char *at, uint64_t block,

@@ -71,7 +71,6 @@ static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
 		return ret;
 	op->buffered = copy;
 	if (copy) {
-		atomic_store_explicit(&op->left, true, memory_order_relaxed);
 		memcpy(op->local, c->operand, len);
 		if (w->fabric->limits.registers)
 			atomic_fetch_add(&w->fabric->cache.bounced, 1);

@@ -58,8 +58,8 @@ struct rmx_hooks {
 	/* Is there something to try again that no event announces? */
 	bool (*restless)(const struct rmaext_fabric *fabric);
 	/*
-	 * Posts an operation that goes as messages, as rmx_op_run() posts
-	 * others. Whoever waits for the operation calls it.
+	 * Puts an operation that goes as messages in line, and tries again
+	 * what waits there. Whoever waits for the operation calls it.
 	 */
 	enum rmx_step (*send)(struct rmx_op **op_p);
 	/* Adds the process at an address, as rmaext_peer_add() does. */

@@ -52,7 +52,7 @@ static struct rmx_op *bundle_next(struct rmx_bundle *g)
 
 	for (; g->at < g->count; g->at++) {
 		op = g->of[g->at].op;
-		if (!rmx_request_has_ended(op) || atomic_load(&op->error))
+		if (!rmx_op_has_ended(op) || atomic_load(&op->error))
 			return op;
 	}
 	return NULL;
@@ -64,7 +64,7 @@ static enum rmx_step bundle_step(void *arg)
 	struct rmx_op *op = bundle_next(g);
 
 	return !op || atomic_load(&g->siblings.failed) ? RMX_DONE
-						       : rmx_request_step(op);
+						       : rmx_op_step(op);
 }
 
 /* The error of a member, or how they go on. */
@@ -76,9 +76,9 @@ static int bundle_look(struct rmx_bundle *g, int64_t now)
 		struct rmx_op *op = g->of[k].op;
 
 		if (atomic_load(&op->error))
-			ret = rmx_request_report(op);
-		else if (!rmx_request_has_ended(op))
-			ret = rmx_request_overdue(op, now);
+			ret = rmx_op_report(op);
+		else if (!rmx_op_has_ended(op))
+			ret = rmx_op_overdue(op, now);
 	}
 	return ret;
 }
@@ -91,7 +91,7 @@ int rmx_bundle_wait(struct rmx_bundle *g, int64_t until)
 	if (!op)
 		return 0;
 	for (uint64_t k = g->at; k < g->count; k++)
-		rmx_request_waits(g->of[k].op, now);
+		rmx_op_waits(g->of[k].op, now);
 	if (until > op->deadline)
 		until = op->deadline;
 	/* a lone peer's loss is noticed at once, one of several soon */
@@ -122,8 +122,8 @@ void rmx_bundle_end(struct rmx_bundle *g)
 	for (uint64_t k = 0; g && k < g->count; k++) {
 		struct rmx_op *op = g->of[k].op;
 
-		rmx_request_told(op);
-		if (!rmx_request_has_ended(op)) {
+		rmx_op_told(op);
+		if (!rmx_op_has_ended(op)) {
 			rmx_op_failed(op, &given_up);
 			op->fabric->hooks->give_up(op);
 		}
@@ -143,7 +143,7 @@ static int bundle_wait(struct rmaext_op *owned, int64_t slice)
 	while (g->at < g->count && !ret) {
 		const int64_t left = slice ? until - rmx_now() : 0;
 
-		ret = rmx_request_wait(g->of[g->at].op, left > 0 ? left : 0);
+		ret = rmx_op_wait(g->of[g->at].op, left > 0 ? left : 0);
 		if (!ret)
 			__atomic_store_n(&g->at, g->at + 1, __ATOMIC_RELAXED);
 	}
@@ -165,7 +165,7 @@ static int bundle_release(struct rmaext_op *owned)
 	int ret = 0;
 
 	for (uint64_t k = 0; k < g->count; k++) {
-		if (g->of[k].op && rmx_request_release(g->of[k].op))
+		if (g->of[k].op && rmx_op_release(g->of[k].op))
 			ret = RMAEXT_PENDING;
 		else
 			g->of[k].op = NULL;

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How an operation ends. The CQ's reader counts its chunks as they complete or
- * fail. The owner frees the operation after the last; of a copy, which nobody
- * waits for, the second of the two to leave it does. An error that no owner
- * will see is left to the next flush.
+ * How an operation ends. Its place in the backlog and its chunks or messages on
+ * their way hold it open; it has ended once there are none, and then its owner
+ * frees it. A copy has no owner: the CQ's reader frees it.
+ *
+ * Its owner is told of its failure; if a flush comes before the owner has
+ * looked, or there is none, the flush reports it.
  */
 #include "xfer/operation.h"
 
 #include <stdio.h>
-#include <stdlib.h>
+#include <string.h>
 
 /* Adds one to a counter that only the CQ's reader changes. */
 #define COUNT(counter)                                                   \
@@ -31,21 +33,7 @@ struct rmaext_error rmx_post_failure(const struct rmaext_fabric *f,
 	return record;
 }
 
-void rmx_op_failed(struct rmx_op *op, const struct rmaext_error *record)
-{
-	pthread_mutex_lock(&op->window->lock);
-	if (!op->error) {
-		op->failure = *record;
-		op->failure.rank = op->rank;
-		op->outcome = record->code;
-		op->error = record->code;
-	}
-	pthread_mutex_unlock(&op->window->lock);
-	if (op->siblings)
-		atomic_store(&op->siblings->failed, true);
-	if (op->ended)
-		rmx_request_failed(op);
-}
+/* -- failures */
 
 /* An operation without a result may leave its error to a flush. */
 static bool op_has_no_result(const struct rmx_op *op)
@@ -55,54 +43,122 @@ static bool op_has_no_result(const struct rmx_op *op)
 }
 
 /*
- * Nobody waits for this operation: its error is left to the next flush, if a
- * flush waits for such an operation.
+ * May a flush report its failure? It reports that of a request until the owner
+ * has looked, as that may never be; and of what an owner waits for only if it
+ * is given up.
  */
-static void op_leave_error(struct rmx_op *op)
+static bool op_is_left_to_flush(const struct rmx_op *op)
 {
-	if (!atomic_load(&op->error) || op->ended || op->hint)
+	if (!op->ended)
+		return op->buffered && !op->hint && op_has_no_result(op);
+	if (rmx_op_is_request(op))
+		return true;
+	return atomic_load(&op->abandoned) && op_has_no_result(op);
+}
+
+/* The caller holds window->lock. */
+static void op_show(struct rmx_op *op)
+{
+	struct rmx_target *t = op->target;
+
+	if (op->told || op->shown || !op_is_left_to_flush(op))
 		return;
+	op->shown = t->reports + 1u;
+	t->unseen++;
+	op->window->failure = op->failure;
+	t->error = (short)op->error;
+}
+
+void rmx_op_failed(struct rmx_op *op, const struct rmaext_error *record)
+{
 	pthread_mutex_lock(&op->window->lock);
-	if (op->error && op_has_no_result(op)) {
-		op->window->failure = op->failure;
-		op->target->error = op->error;
-		op->target->unseen++;
-		op->error = 0;
+	if (!op->error) {
+		op->failure = *record;
+		op->failure.rank = op->rank;
+		op->outcome = record->code;
+		op->error = record->code;
+		op_show(op);
 	}
+	pthread_mutex_unlock(&op->window->lock);
+	if (op->siblings)
+		atomic_store(&op->siblings->failed, true);
+}
+
+void rmx_op_abandon(struct rmx_op *op)
+{
+	atomic_store(&op->abandoned, true);
+	pthread_mutex_lock(&op->window->lock);
+	if (op->error)
+		op_show(op);
 	pthread_mutex_unlock(&op->window->lock);
 }
 
-/*
- * The owner or the CQ's reader leaves the operation. Returns whether the other
- * has left it before: then the caller frees it.
- */
-static bool op_leave(struct rmx_op *op)
+void rmx_op_told(struct rmx_op *op)
 {
-	return atomic_load(&op->left) || atomic_exchange(&op->left, true);
+	struct rmx_target *t = op->target;
+
+	pthread_mutex_lock(&op->window->lock);
+	op->told = true;
+	if (op->shown == t->reports + 1u && !--t->unseen)
+		t->error = 0;
+	op->shown = 0;
+	pthread_mutex_unlock(&op->window->lock);
+}
+
+int rmx_op_report(struct rmx_op *op)
+{
+	rmx_op_told(op);
+	return op->error ? rmx_fail_record(&op->failure) : 0;
+}
+
+/* -- the end */
+
+void rmx_sibling_ended(struct rmx_siblings *siblings)
+{
+	int *ended = siblings->ended;
+
+	if (atomic_fetch_sub(&siblings->left, 1) == 1)
+		__atomic_store_n(ended, 1, __ATOMIC_RELEASE);
 }
 
 /*
- * A flush waits for target->pending, an owner for op->completed. These are
- * changed last: at once the waiter may close and free the window.
+ * `ended` is set before `pending` is counted down: what a flush has waited for
+ * has ended. The owner may free the operation at once, but nobody frees the
+ * window, and the target, before pending is 0.
  */
-static void op_count_down(struct rmx_op *op)
+void rmx_op_part_ended(struct rmx_op *op)
+{
+	struct rmx_target *target = op->target;
+	struct rmaext_fabric *f = op->fabric;
+	const uint64_t share = op->share;
+
+	if (atomic_fetch_sub(&op->open, 1) > 1)
+		return;
+	if (op->result && !atomic_load(&op->error))
+		memcpy(op->result, op->local, op->len);
+	rmx_op_note_end(op);
+	rmx_op_let_go(op);
+	if (op->siblings)
+		rmx_sibling_ended(op->siblings);
+	__atomic_store_n(op->ended, 1, __ATOMIC_RELEASE);
+	atomic_fetch_sub(&target->pending, share);
+	atomic_fetch_add(&f->transfers->backlog.ended, 1);
+}
+
+/* A chunk, or all messages, of it have completed. */
+static void op_completed(struct rmx_op *op)
 {
 	struct rmx_target *target = op->target;
 	const uint64_t share = op->share;
 
 	if (op->ended) {
 		COUNT(&op->completed);
-		rmx_request_part_ended(op);
-	} else if (op->buffered) {
-		if (op_leave(op)) {
-			op_leave_error(op);
-			rmx_op_free(op);
-		}
-		rmx_pending_sub(target, share);
-	} else {
-		rmx_pending_sub(target, share);
-		COUNT(&op->completed);
+		rmx_op_part_ended(op);
+		return;
 	}
+	rmx_op_free(op);
+	/* last: at once a flush may end, and its caller free the window */
+	atomic_fetch_sub(&target->pending, share);
 }
 
 /* The context that a completion names, or NULL if none of ours is in flight. */
@@ -133,12 +189,6 @@ bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 	target = op->target;
 	if (failure) {
 		rmx_op_failed(op, failure);
-		/*
-		 * The owner stores `abandoned` and then looks for an error, we
-		 * the other way round: at least one of the two sees the other.
-		 */
-		if (atomic_load(&op->abandoned))
-			op_leave_error(op);
 		COUNT(&f->failed);
 	}
 	COUNT(&f->completed);
@@ -146,30 +196,14 @@ bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);
 	if (context != op->context)
 		rmx_context_give(f, target->member->peer, context);
-	op_count_down(op);
+	op_completed(op);
 	return true;
 }
 
 void rmx_op_end(struct rmx_op *op)
 {
 	atomic_fetch_add(&op->target->finished, 1);
-	if (atomic_load(&op->abandoned))
-		op_leave_error(op);
-	op_count_down(op);
-}
-
-int rmx_op_release(struct rmx_op *op)
-{
-	atomic_store(&op->abandoned, true);
-	if (!rmx_is_message(op))
-		op->len = op->posted; /* only the owner posts */
-	else if (op->sent)
-		op->fabric->hooks->give_up(op);
-	op_leave_error(op); /* an error since the last wait */
-	if (atomic_load(&op->completed) < op->sent)
-		return RMAEXT_PENDING;
-	rmx_op_free(op);
-	return 0;
+	op_completed(op);
 }
 
 /*
@@ -183,11 +217,10 @@ void rmx_op_shut_all(struct rmaext_fabric *f, const struct rmaext_error *record)
 
 		if (op && op->ended) {
 			rmx_op_failed(op, record);
-			rmx_request_part_ended(op);
-		} else if (op && !op->buffered)
-			COUNT(&op->completed);
-		else if (op && op_leave(op))
+			rmx_op_part_ended(op);
+		} else if (op) {
 			rmx_op_free(op);
+		}
 	}
 	rmx_contexts_free(f);
 }

@@ -4,7 +4,7 @@
 
 #include <stdlib.h>
 
-_Static_assert(RMX_CONTEXTS <= UINT16_MAX, "the `gets` of a target count them");
+_Static_assert(RMX_CONTEXTS <= UINT16_MAX, "the word of the free ones");
 _Static_assert(2 * RMX_CONTEXTS <= RMX_COMPLETIONS,
 	       "all contexts and as many messages may complete at once");
 

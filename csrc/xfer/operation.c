@@ -1,19 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How an operation on the fabric route is made, and where it lies. It is posted
- * in chunks, each with a context of its own, and lies itself in the context of
- * its first chunk. Its owner, who made it, frees it once all chunks that were
- * sent have completed; an owner who leaves early (timeout, Ctrl-C) frees it
- * later. A put from a copy has no owner any more once it is posted: the CQ's
- * reader frees it.
- *
- * Only the owner posts, see post.c; only the CQ's one reader completes, see
- * completion.c. Both change the list of free contexts and target->pending.
- *
- * An update goes as messages instead, which am/send_queue.c sends and
- * am/replies.c completes, under am->lock. For its owner it is one chunk, which
- * counts as sent when it is in its peer's line. If its owner gives it up, it is
- * taken out of the line and of the messages.
+ * How an operation on the fabric route is made, and where it lies. A read or
+ * write is posted in chunks (post.c), each with a context of its own; the
+ * operation itself may lie in the context of its first chunk. What goes as
+ * messages is in its peer's line, and then in the buffers that were sent
+ * (am/send_queue.c, am/replies.c). It is begun and waited for by life.c, and
+ * ends in completion.c.
  */
 #include "xfer/operation.h"
 
@@ -144,7 +136,10 @@ void rmx_op_let_go(struct rmx_op *op)
 
 void rmx_op_dispose(struct rmx_op *op)
 {
-	if (op->bounce)
+	if (op->context)
+		rmx_context_give(op->fabric, op->target->member->peer,
+				 op->context);
+	else if (op->bounce)
 		rmx_bounce_give(op->fabric, op);
 	else
 		free(op);
@@ -254,16 +249,11 @@ void rmx_op_buffer(struct rmx_op *op)
 	op->operand = op->local;
 	op->local = NULL;
 	op->buffered = true;
-	atomic_store_explicit(&op->left, true, memory_order_relaxed);
 }
 
 void rmx_op_free(struct rmx_op *op)
 {
 	rmx_op_note_end(op);
 	rmx_op_let_go(op);
-	if (op->context)
-		rmx_context_give(op->fabric, op->target->member->peer,
-				 op->context);
-	else
-		rmx_op_dispose(op);
+	rmx_op_dispose(op);
 }

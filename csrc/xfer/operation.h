@@ -2,8 +2,8 @@
 /*
  * Operations of the fabric route, from their making until they have completed.
  * Each struct rmx_op has one owner, the call or the caller's handle that
- * made it; the CQ's reader is whichever thread reads the completion queue just
- * now.
+ * made it, unless it is a copy; the CQ's reader is whichever thread reads the
+ * completion queue just now.
  */
 #ifndef RMAEXT_OPERATION_H
 #define RMAEXT_OPERATION_H
@@ -89,14 +89,12 @@ struct rmx_op {
 	atomic_uint completed; /* of these; only the CQ's reader counts */
 	atomic_int error;
 	/*
-	 * Its data is a copy: nobody waits for it once it has been posted, and
-	 * the owner and the CQ's reader each leave it; the second frees it.
+	 * Its data is a copy: once it is handed over nobody owns it, and the
+	 * CQ's reader frees it. Else it has an owner, who waits for *ended.
 	 */
 	bool buffered;
-	bool hint;	  /* nobody learns whether it arrives */
-	atomic_bool left; /* by one of the two */
-	/* of target->pending, see there; 0: not counted yet, or in `gets` */
-	uint64_t share;
+	bool hint;	/* nobody learns whether it arrives */
+	uint64_t share; /* of target->pending, see there; 0: not counted yet */
 	/* its owner has given up waiting, but still has it */
 	atomic_bool abandoned;
 	/* for the record: 0, or when it began; its bytes, site and thread */
@@ -108,15 +106,18 @@ struct rmx_op {
 	unsigned int seen; /* progress at the last look; see rmx_deadline() */
 	int64_t timeout, deadline; /* deadline 0: not waited for yet */
 	/*
-	 * The rest is a request's, see nonblocking.c. Its owner reads *ended,
-	 * which is set last: from then on the owner may free it.
+	 * Its owner reads *ended, which is set last: from then on the owner may
+	 * free it. NULL: it has no owner, or is not begun. `over`: the owner
+	 * waits in the call that began it; else it is a request.
 	 */
-	int *ended; /* NULL: it is no request */
+	int *ended;
+	int over;
 	struct rmx_siblings
 		*siblings; /* they live as long as *ended; or NULL */
 	atomic_uint open;  /* chunks in flight, and 1 while in the backlog */
 	atomic_bool waits; /* it is in the backlog */
-	struct rmx_op *behind; /* the next in the backlog */
+	/* the next in the backlog; of an RMX_LOCAL_COPY, see api/strided.c */
+	struct rmx_op *behind;
 	/* 1 + target->reports of when it failed; 0: no flush will report it */
 	unsigned int shown;
 	bool told;    /* its owner knows of the failure */
@@ -148,12 +149,12 @@ struct rmx_context {
 	_Alignas(16) char payload[RMX_INLINE];
 };
 
-/* Requests of which some chunks are not posted yet; see nonblocking.c. */
+/* Operations of which some chunks are not posted yet; see post.c. */
 struct rmx_backlog {
 	pthread_mutex_t lock;	    /* guards the queues of all targets */
 	struct rmx_queue *first;    /* of the targets that have one */
-	atomic_uint count;	    /* requests in all queues */
-	atomic_uint_fast64_t ended; /* requests that have ended, ever */
+	atomic_uint count;	    /* operations in all queues */
+	atomic_uint_fast64_t ended; /* operations that have ended, ever */
 };
 
 /* The operations of an endpoint: their contexts, and those to be posted. */
@@ -208,9 +209,9 @@ int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		struct rmx_op **op_p);
 char *rmx_op_payload(struct rmx_op *op);
 /*
- * The owner frees an operation of which no chunk is in flight. let_go gives
- * back the registration of its origin buffer and its places only, dispose the
- * memory of one that lies in no context.
+ * free: of an operation that has no owner, or was not begun. let_go gives back
+ * the registration of its origin buffer and its places only, dispose the memory
+ * of one that has let go.
  */
 void rmx_op_free(struct rmx_op *op);
 void rmx_op_let_go(struct rmx_op *op);
@@ -255,30 +256,18 @@ static inline bool rmx_is_nobodys(const struct rmx_op *op)
 {
 	return op->buffered || (op->ended && atomic_load(&op->abandoned));
 }
-/*
- * Counts an operation, or a chunk of one that is no request, as on its way. All
- * chunks have the share of the first: a flush waits for the whole, but not for
- * chunks of gets.
- */
+/* Its owner waits later, or never, and not in the call that has begun it. */
+static inline bool rmx_op_is_request(const struct rmx_op *op)
+{
+	return op->ended && op->ended != &op->over;
+}
+/* Counts an operation as on its way. */
 static inline void rmx_pending_add(struct rmx_op *op)
 {
 	struct rmx_target *t = op->target;
 
-	if (op->kind == RMX_GET && !op->ended) {
-		atomic_fetch_add(&t->gets, 1);
-		return;
-	}
-	if (!op->share)
-		op->share = rmx_share_now(&t->pending);
+	op->share = rmx_share_now(&t->pending);
 	atomic_fetch_add(&t->pending, op->share);
-}
-/* It has completed. The operation may be gone, and then the window may be. */
-static inline void rmx_pending_sub(struct rmx_target *t, uint64_t share)
-{
-	if (share)
-		atomic_fetch_sub(&t->pending, share);
-	else
-		atomic_fetch_sub(&t->gets, 1);
 }
 
 /*
@@ -292,38 +281,28 @@ static inline unsigned int rmx_op_spins(const struct rmx_op *op)
 }
 
 /*
- * post.c: only the owner posts, or for a request who holds backlog.lock. Posts
- * the next chunk. -FI_EAGAIN: the provider wants progress first; -FI_ENOSPC:
- * too many chunks are in flight; other codes are the provider's, without a
- * record. After 0 a buffered operation may be freed already.
+ * post.c: who makes a copy posts it, and else who holds backlog.lock. Posts the
+ * next chunk. -FI_EAGAIN: the provider wants progress first; -FI_ENOSPC: too
+ * many chunks are in flight; other codes are the provider's, without a record.
+ * After 0 a copy may be freed already.
  */
 int rmx_op_post_chunk(struct rmx_op *op);
 /*
- * Posts what can be posted at once of a new operation, and returns
- * RMAEXT_PENDING with *op_p set: the operation is the caller's. The caller is
- * inside the window.
+ * Posts what can be posted at once of an operation that has begun, and leaves
+ * the rest to the CQ's reader. It may have ended when this returns.
  */
-int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p);
-/*
- * Posts a new operation and waits for one slice. 0: it is complete, or a copy
- * that others complete, and the operation is gone. Else the code, with *op_p
- * set: the operation is the caller's, to be waited for or released. The caller
- * is inside the window.
- */
-int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p);
-/*
- * Waits one slice more for an operation that is no request; returns as
- * rmx_op_run(), but the operation stays the caller's. Inside the window.
- */
-int rmx_op_wait(struct rmx_op *op, int64_t slice);
-/* Of the life of what is no request: enters the window, and goes on there. */
-int rmx_owned_wait(struct rmaext_op *owned, int64_t slice,
-		   int (*go_on)(struct rmx_op *op, int64_t slice));
-/*
- * completion.c: its owner lets go of an operation that is no request. 0: it is
- * gone. RMAEXT_PENDING: chunks or messages are in flight; to be called again.
- */
-int rmx_op_release(struct rmx_op *op);
+void rmx_op_post(struct rmx_op *op);
+/* Takes one out of the backlog, whose lock the caller holds; it may end. */
+void rmx_backlog_take_out(struct rmx_op *op);
+/* The CQ's reader posts what waits in the backlog; takes backlog.lock. */
+void rmx_backlog_push(struct rmaext_fabric *fabric);
+/* Fails all that waits in the backlog: the endpoint is gone. */
+void rmx_backlog_shut(struct rmaext_fabric *fabric,
+		      const struct rmaext_error *record);
+static inline bool rmx_backlog_waits(const struct rmaext_fabric *fabric)
+{
+	return atomic_load(&fabric->transfers->backlog.count);
+}
 
 /*
  * completion.c: the CQ's reader says that a call has completed, or failed
@@ -340,8 +319,6 @@ bool rmx_op_complete(struct rmaext_fabric *fabric, void *named,
  */
 struct rmaext_error rmx_post_failure(const struct rmaext_fabric *fabric,
 				     int64_t rank, int code);
-/* Notes the first failure of an operation; takes window->lock. */
-void rmx_op_failed(struct rmx_op *op, const struct rmaext_error *record);
 /*
  * Ends an operation that goes as messages: each was answered, has failed or was
  * given up. The caller holds am->lock; the operation may be freed by this.
@@ -358,52 +335,59 @@ void rmx_op_shut_all(struct rmaext_fabric *fabric,
 		     const struct rmaext_error *record);
 
 /*
- * nonblocking.c: makes a request of a new operation without a payload other
- * than a copy, and begins it. Returns RMAEXT_PENDING with *op_p, or -FI_ENOMEM
- * with a record and the operation gone. The caller is inside the window;
- * *ended is set when it ends, maybe before this returns. The caller may have
- * set op->siblings.
+ * completion.c. part_ended: one of what holds an operation open is over; the
+ * last one ends it. failed notes the first failure; takes window->lock, as the
+ * next three do. abandon: its owner gives it up, and a flush reports what has
+ * failed, or will. report: returns what came of one that has ended; no flush
+ * says it any more. told: its owner knows, or will not ask: nor does a flush.
+ */
+void rmx_op_part_ended(struct rmx_op *op);
+void rmx_op_failed(struct rmx_op *op, const struct rmaext_error *record);
+void rmx_op_abandon(struct rmx_op *op);
+int rmx_op_report(struct rmx_op *op);
+void rmx_op_told(struct rmx_op *op);
+/* One of the siblings has ended, or who counts as one is done. */
+void rmx_sibling_ended(struct rmx_siblings *siblings);
+
+/*
+ * life.c: the callers are inside the window, but for those of wait and release.
+ *
+ * begin makes a request of a new operation without a payload other than a copy,
+ * and begins it. Returns RMAEXT_PENDING with *op_p, or -FI_ENOMEM with a record
+ * and the operation gone; *ended is set when it ends, maybe before this
+ * returns. The caller may have set op->siblings.
  */
 int rmx_begin(struct rmx_op *op, int *ended, struct rmaext_op **op_p);
 /*
- * The owner of a request waits for it, and lets go of it: as rmaext_op_wait()
- * and rmaext_op_release().
+ * Begins a new operation and waits for one slice. 0: it has ended, or is a copy
+ * that others complete, and it is gone. Else the code: with *op_p set the
+ * operation is the caller's, to be waited for or released.
  */
-int rmx_request_wait(struct rmx_op *op, int64_t slice);
-int rmx_request_release(struct rmx_op *op);
-/* requests.c: one of the siblings has ended, or who counts as one is done. */
-void rmx_sibling_ended(struct rmx_siblings *siblings);
-/* Lets the next flush report a request's failure; takes window->lock. */
-void rmx_request_failed(struct rmx_op *op);
-/* One of what holds a request open is over; the last one ends it. */
-void rmx_request_part_ended(struct rmx_op *op);
-/* Returns what came of one that has ended; no flush says it any more. */
-int rmx_request_report(struct rmx_op *op);
-/* Its owner knows of its failure, or will not ask: nor does a flush say it. */
-void rmx_request_told(struct rmx_op *op);
-static inline bool rmx_request_has_ended(const struct rmx_op *op)
+int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p);
+/* Begins it as run does; returns RMAEXT_PENDING at once. */
+int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p);
+/*
+ * The owner waits for it, and lets go of it: as rmaext_op_wait() and
+ * rmaext_op_release().
+ */
+int rmx_op_wait(struct rmx_op *op, int64_t slice);
+int rmx_op_release(struct rmx_op *op);
+static inline bool rmx_op_has_ended(const struct rmx_op *op)
 {
 	return __atomic_load_n(op->ended, __ATOMIC_ACQUIRE);
 }
-
 /*
- * nonblocking.c: for the owner of a request, inside the window. waits: the time
- * limit counts from now on, unless the owner has waited just before. step is
- * for rmx_wait(). overdue, of one that has not ended: does its peer live, and
- * do its answers come? It returns RMAEXT_PENDING, or the error with a record.
+ * For the owner of several: waits says that the time limit counts from now on,
+ * unless the owner has waited just before. step is for rmx_wait(). overdue, of
+ * one that has not ended: does its peer live, and do its answers come? It
+ * returns RMAEXT_PENDING, or the error with a record.
  */
-void rmx_request_waits(struct rmx_op *op, int64_t now);
-enum rmx_step rmx_request_step(void *op);
-int rmx_request_overdue(struct rmx_op *op, int64_t now);
-/* The CQ's reader posts what waits in the backlog; takes backlog.lock. */
-void rmx_backlog_push(struct rmaext_fabric *fabric);
-/* Fails all that waits in the backlog: the endpoint is gone. */
-void rmx_backlog_shut(struct rmaext_fabric *fabric,
-		      const struct rmaext_error *record);
-static inline bool rmx_backlog_waits(const struct rmaext_fabric *fabric)
-{
-	return atomic_load(&fabric->transfers->backlog.count);
-}
+void rmx_op_waits(struct rmx_op *op, int64_t now);
+enum rmx_step rmx_op_step(void *op);
+int rmx_op_overdue(struct rmx_op *op, int64_t now);
+/* Of the life of what this CPU does: enters the window, and goes on there. */
+int rmx_owned_wait(struct rmaext_op *owned, int64_t slice,
+		   int (*go_on)(struct rmx_op *op, int64_t slice));
 
 /*
  * Where byte `offset` of a target's memory is, for reads and writes. Without

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * How an owner posts the chunks of its operation, as many as may be in flight,
- * and waits for them. The chunks of a request are posted by nonblocking.c.
+ * How reads and writes are posted, in chunks. What cannot be posted at once
+ * waits in the target's queue; all queues together are the backlog. Whichever
+ * thread reads the CQ posts from it, so an operation that its owner never looks
+ * at goes on. Only the holder of backlog.lock posts, but for a copy, which is
+ * one chunk, and which its maker posts.
  */
 #include "xfer/operation.h"
 
-#include <string.h>
+#include <stdlib.h>
 
 /* Chunks in flight, so that one operation cannot take all contexts. */
 #define RMX_OP_CHUNKS 16u
@@ -13,7 +16,7 @@
 /* Counts a chunk that is in flight. */
 static void op_count(struct rmx_op *op)
 {
-	if (op->ended) /* rmx_begin() counts a request as a whole */
+	if (op->ended) /* its begin counts it as a whole */
 		atomic_fetch_add(&op->open, 1);
 	else
 		rmx_pending_add(op);
@@ -25,7 +28,7 @@ static void op_count_down(struct rmx_op *op)
 	if (op->ended)
 		atomic_fetch_sub(&op->open, 1);
 	else
-		rmx_pending_sub(op->target, op->share);
+		atomic_fetch_sub(&op->target->pending, op->share);
 }
 
 /* The byte of the root window where that byte of the operation lies. */
@@ -89,163 +92,155 @@ int rmx_op_post_chunk(struct rmx_op *op)
 	return ret;
 }
 
-/* Takes the error off the operation: the next flush must not report it again.
- */
-static int op_take_error(struct rmx_op *op)
-{
-	int code;
+/* -- the backlog: the callers hold its lock */
 
-	pthread_mutex_lock(&op->window->lock);
-	code = op->error ? rmx_fail_record(&op->failure) : 0;
-	op->error = 0;
-	pthread_mutex_unlock(&op->window->lock);
-	return code;
-}
+/* The operations to one target. */
+struct rmx_queue {
+	struct rmx_target *target;
+	struct rmx_op *first, **end; /* oldest first */
+	struct rmx_queue *next;
+};
 
-/* arg: a pointer to the operation, set to NULL once the CQ's reader has it */
-static enum rmx_step op_step(void *arg)
+/* False: some chunks are left to be posted later. */
+static bool op_post(struct rmx_op *op)
 {
-	struct rmx_op **op_p = arg, *op = *op_p;
-	const bool buffered = op->buffered;
 	struct rmaext_error record;
 	int ret;
 
-	if (rmx_is_message(op))
-		return op->fabric->hooks->send(op_p);
 	while (op->posted < op->len && !atomic_load(&op->error)) {
-		ret = rmx_op_post_chunk(op);
-		if (ret == -FI_ENOSPC)
-			return RMX_SLEEP;
-		if (ret == -FI_EAGAIN)
-			return RMX_RETRY;
+		ret = atomic_load(&op->target->member->peer->gone)
+			      ? -FI_ENOTCONN
+			      : rmx_op_post_chunk(op);
+		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)
+			return false;
 		if (ret) {
 			record = rmx_post_failure(op->fabric, op->rank, ret);
 			rmx_op_failed(op, &record);
-		} else if (buffered) {
-			*op_p = NULL;
-			return RMX_DONE;
 		}
 	}
-	return atomic_load(&op->completed) < op->sent ? RMX_SLEEP : RMX_DONE;
+	return true;
 }
 
-/*
- * Waits for *op_p, which is NULL afterwards if the operation was a copy
- * that has been posted: then it is no longer the owner's.
+/* False: there is no memory for it. */
+static bool backlog_append(struct rmx_target *t, struct rmx_op *op)
+{
+	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
+	struct rmx_queue *q = t->queue;
+
+	if (!q) {
+		q = malloc(sizeof(*q));
+		if (!q)
+			return false;
+		*q = (struct rmx_queue){t, NULL, &q->first, backlog->first};
+		t->queue = backlog->first = q;
+	}
+	*q->end = op;
+	q->end = &op->behind;
+	atomic_store(&op->waits, true);
+	atomic_fetch_add(&backlog->count, 1);
+	return true;
+}
+
+/* Afterwards the operation may be freed; after the last one, so is its queue.
  */
-static int op_wait(struct rmx_op **op_p, int64_t slice)
+static void backlog_remove(struct rmx_queue *q, struct rmx_op **op_p)
 {
 	struct rmx_op *op = *op_p;
-	struct rmaext_peer *peer = op->target->member->peer;
-	const bool message = rmx_is_message(op);
-	unsigned int completed;
-	int64_t now, until;
-	int ret = 0;
+	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
+	struct rmx_queue **q_p = &backlog->first;
 
-	if (op_step(op_p) != RMX_DONE) {
-		now = rmx_now_in(rmx_op_counts_as(op), op->window->tally.id,
-				 op->rank, op->offset, op->len);
-		if (!op->deadline)
-			op->deadline = now + op->timeout;
-		until = now + slice;
-		if (until > op->deadline)
-			until = op->deadline;
-		ret = rmx_wait(op->fabric, peer, op_step, op_p, until,
-			       rmx_op_spins(op));
+	*op_p = op->behind;
+	if (!op->behind)
+		q->end = op_p;
+	if (!q->first) {
+		while (*q_p != q)
+			q_p = &(*q_p)->next;
+		*q_p = q->next;
+		q->target->queue = NULL;
+		free(q);
 	}
-	if (!ret) {
-		if (!*op_p)
-			return 0;
-		if (!atomic_load(&op->error)) {
-			if (op->result)
-				memcpy(op->result, op->local, op->len);
-			return 0;
-		}
-		return op_take_error(op);
+	atomic_store(&op->waits, false);
+	atomic_fetch_sub(&backlog->count, 1);
+	rmx_op_part_ended(op);
+}
+
+void rmx_backlog_take_out(struct rmx_op *op)
+{
+	struct rmx_op **op_p = &op->target->queue->first;
+
+	while (*op_p != op)
+		op_p = &(*op_p)->behind;
+	backlog_remove(op->target->queue, op_p);
+}
+
+static void queue_push(struct rmx_queue *q)
+{
+	bool more = true;
+
+	while (more && op_post(q->first)) {
+		more = q->first->behind; /* q goes with the last one */
+		backlog_remove(q, &q->first);
 	}
-	/* for an operation in line, answers to those before it count too */
-	completed = atomic_load(message ? &peer->answers : &op->completed);
-	ret = rmx_deadline(peer, op->rank, "wait", op->timeout, &op->deadline,
-			   completed != op->seen);
-	op->seen = completed;
-	return ret;
 }
 
-static int op_wait_slice(struct rmx_op **op_p, int64_t slice)
+void rmx_backlog_push(struct rmaext_fabric *f)
 {
-	const uint32_t window = (*op_p)->window->tally.id;
-	const int ret = op_wait(op_p, slice);
+	struct rmx_queue *q, *next;
 
-	rmx_now_out(window, ret, false); /* the operation's event has it */
-	return ret;
+	pthread_mutex_lock(&f->transfers->backlog.lock);
+	for (q = f->transfers->backlog.first; q; q = next) {
+		next = q->next;
+		queue_push(q);
+	}
+	pthread_mutex_unlock(&f->transfers->backlog.lock);
 }
 
-int rmx_op_wait(struct rmx_op *op, int64_t slice)
+static void queue_fail(struct rmx_queue *q, const struct rmaext_error *record)
 {
-	return op_wait_slice(&op, slice);
+	bool more = true;
+
+	while (more) {
+		more = q->first->behind;
+		rmx_op_failed(q->first, record);
+		backlog_remove(q, &q->first);
+	}
 }
 
-int rmx_owned_wait(struct rmaext_op *owned, int64_t slice,
-		   int (*go_on)(struct rmx_op *op, int64_t slice))
+void rmx_backlog_shut(struct rmaext_fabric *f,
+		      const struct rmaext_error *record)
 {
-	struct rmx_op *op = rmx_op_of(owned);
-	struct rmaext_window *w = op->window;
-	int ret = rmx_window_enter(w, "wait");
+	struct rmx_queue *q, *next;
 
-	if (ret)
-		return ret;
-	ret = go_on(op, slice);
-	rmx_window_leave(w);
-	return ret;
+	pthread_mutex_lock(&f->transfers->backlog.lock);
+	for (q = f->transfers->backlog.first; q; q = next) {
+		next = q->next;
+		queue_fail(q, record);
+	}
+	pthread_mutex_unlock(&f->transfers->backlog.lock);
 }
 
-static int owned_wait(struct rmaext_op *owned, int64_t slice)
+void rmx_op_post(struct rmx_op *op)
 {
-	return rmx_owned_wait(owned, slice, rmx_op_wait);
-}
-
-static int owned_release(struct rmaext_op *owned)
-{
-	return rmx_op_release(rmx_op_of(owned));
-}
-
-/* Its owner is to wait for it, and to let go of it. */
-static void op_give(struct rmx_op *op, struct rmaext_op **op_p)
-{
-	static const struct rmx_life life = {
-		.wait = owned_wait,
-		.release = owned_release,
-		.rank = rmx_owned_rank,
+	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
+	struct rmaext_fabric *f = op->fabric;
+	const struct rmaext_error no_memory = {
+		.code = -FI_ENOMEM,
+		.call = "malloc",
+		.detail = "the place of an operation in the backlog",
 	};
+	bool first, done;
 
-	op->owned.life = &life;
-	*op_p = &op->owned;
-}
-
-int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p)
-{
-	op_give(op, op_p);
-	op_step(&op);
-	return RMAEXT_PENDING;
-}
-
-int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p)
-{
-	int ret;
-
-	rmx_op_note(op);
-	rmx_op_count(op);
-	ret = op_wait_slice(&op, RMX_SLICE);
-
-	if (!op)
-		return 0;
-	if (!ret) {
-		rmx_op_free(op);
-		return 0;
+	pthread_mutex_lock(&backlog->lock);
+	first = !op->target->queue;
+	/* who waits in its call does not wait for requests to be posted */
+	done = (first || !rmx_op_is_request(op)) && op_post(op);
+	if (!done && !backlog_append(op->target, op)) {
+		rmx_op_failed(op, &no_memory);
+		done = true;
 	}
-	/* a copy that was not posted: the caller keeps it to the end */
-	if (op->buffered)
-		op->buffered = false;
-	op_give(op, op_p);
-	return ret;
+	if (done)
+		rmx_op_part_ended(op);
+	pthread_mutex_unlock(&backlog->lock);
+	if (!done && first)
+		rmx_progress_call(f);
 }

@@ -56,7 +56,7 @@ int rmx_message_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		return 0;
 	}
 	op->begun = 0; /* nothing was done */
-	rmx_op_release(op);
+	rmx_op_free(op);
 	return -FI_EAGAIN;
 }
 

@@ -29,7 +29,7 @@ _C_WORDS = {
     "python": "the methods that Python calls, in C: the only room with Python.h",
     "api": "what rmaext.h promises: check, choose the route, call the right room",
     "am": "active messages: queue, wire, replies, handlers, coalescing, clients",
-    "xfer": "operations over the network: post, complete, nonblocking",
+    "xfer": "operations over the network: post, wait, complete",
     "exec": "updates by this CPU: guard, loops, vectorised ones",
     "win": "the window: rank table, control block, checks, attachment",
     "net/libfabric": "the transport by libfabric: the only room that calls it",

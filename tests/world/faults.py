@@ -134,9 +134,9 @@ FAULTS = [
     Fault(
         "a put counts as applied once it is posted",
         "xfer/completion.c",
-        "	if (op->ended) {\n		COUNT(&op->completed);\n		rmx_request_part_ended(op);",
+        "	if (op->ended) {\n		COUNT(&op->completed);\n		rmx_op_part_ended(op);",
         "	if (op->ended) {\n		COUNT(&op->completed);\n"
-        "		op->open = 1;\n		rmx_request_part_ended(op);",
+        "		op->open = 1;\n		rmx_op_part_ended(op);",
     ),
     Fault(
         "a failed chunk is a success",
@@ -165,7 +165,7 @@ FAULTS = [
     ),
     Fault(
         "a request in the backlog is not posted on",
-        "xfer/nonblocking.c",
+        "xfer/post.c",
         "		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)\n			return false;",
         "		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)\n			return op->posted != 0;",
     ),
@@ -246,13 +246,13 @@ FAULTS = [
     ),
     Fault(
         "a request of many has ended with its first part",
-        "xfer/requests.c",
+        "xfer/completion.c",
         "	if (atomic_fetch_sub(&siblings->left, 1) == 1)",
         "	if (atomic_fetch_sub(&siblings->left, 1) > 0)",
     ),
     Fault(
         "a request has ended with its last chunk but one",
-        "xfer/requests.c",
+        "xfer/completion.c",
         "	if (atomic_fetch_sub(&op->open, 1) > 1)\n		return;",
         "	if (atomic_fetch_sub(&op->open, 1) > 2)\n		return;",
     ),
@@ -270,10 +270,10 @@ FAULTS = [
     ),
     Fault(
         "the end of a request that failed is not counted",
-        "xfer/requests.c",
-        "	rmx_pending_sub(target, share);\n	atomic_fetch_add",
+        "xfer/completion.c",
+        "	atomic_fetch_sub(&target->pending, share);\n	atomic_fetch_add",
         "	if (!atomic_load(&target->member->peer->gone))\n"
-        "		rmx_pending_sub(target, share);\n	atomic_fetch_add",
+        "		atomic_fetch_sub(&target->pending, share);\n	atomic_fetch_add",
     ),
     Fault(
         "an operation on many leaves what was sent when one fails",
