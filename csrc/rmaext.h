@@ -414,6 +414,12 @@ struct rmaext_call {
 	int kind; /* RMAEXT_PUT, RMAEXT_GET, RMAEXT_UPDATE */
 	int op;	  /* of an update, RMAEXT_CSWAP included */
 	int type;
+	/*
+	 * 1 + the slot of the rank to count up once a put is there; 0: none. By
+	 * the fabric it takes RMAEXT_NOTIFY_MOST bytes at most: the caller puts
+	 * and flushes what is longer, and then notifies with 0 bytes.
+	 */
+	int notify;
 	int64_t rank;
 	uint64_t offset;     /* bytes */
 	const void *operand; /* of a put or update; of RMAEXT_NO_OP or NULL */
@@ -422,12 +428,6 @@ struct rmaext_call {
 	uint64_t count;	     /* bytes of a put or get, elements of an update */
 	/* of a put or get that begins at offset; NULL: all is in a row */
 	const struct rmaext_part *part;
-	/*
-	 * 1 + the slot of the rank to count up once a put is there; 0: none. By
-	 * the fabric it takes RMAEXT_NOTIFY_MOST bytes at most: the caller puts
-	 * and flushes what is longer, and then notifies with 0 bytes.
-	 */
-	int notify;
 	/*
 	 * Of a request: set to 0 at first, and to 1 once it has ended. It must
 	 * live as long as the buffers: it is the last of them to be written.

@@ -31,14 +31,19 @@ static uint32_t coalesced_most(size_t unit)
 			  single_bytes(unit));
 }
 
+static enum rmx_kind single_kind(const struct rmaext_call *it)
+{
+	return it->kind == RMAEXT_UPDATE ? RMX_UPDATE : RMX_MESSAGE_PUT;
+}
+
 static bool coalesced_takes(const struct rmx_op *op,
 			    const struct rmaext_window *root,
-			    const struct rmx_single *it)
+			    const struct rmaext_call *it)
 {
 	return op && op->window == root && op->rank == it->rank &&
-	       op->kind == it->kind && op->unit == it->unit &&
-	       op->op == it->op && op->type == it->type &&
-	       op->site == rmx_event_site();
+	       op->kind == single_kind(it) &&
+	       op->unit == rmx_single_bytes(it) && op->op == it->op &&
+	       op->type == it->type && op->site == rmx_event_site();
 }
 
 /* There is room, and the line has counted the value. */
@@ -53,24 +58,23 @@ static void coalesced_append(struct rmx_op *op, uint64_t offset,
 }
 
 static void coalesced_count(const struct rmaext_window *root,
-			    const struct rmx_single *it)
+			    const struct rmaext_call *it)
 {
-	rmx_count(&root->tally, it->rank,
-		  it->kind == RMX_UPDATE ? RMAEXT_DID_UPDATE : RMAEXT_DID_PUT,
-		  RMAEXT_MESSAGE, 1, it->unit);
+	rmx_count(&root->tally, it->rank, rmx_counted_as(it->kind, false),
+		  RMAEXT_MESSAGE, 1, rmx_single_bytes(it));
 }
 
 static void coalesced_grow_by(struct rmx_line *line, struct rmx_op *op,
 			      const struct rmaext_window *w,
-			      const struct rmx_single *it)
+			      const struct rmaext_call *it)
 {
-	coalesced_append(op, w->first + it->offset, it->value);
-	op->len += it->unit;
-	op->whole += it->unit;
-	line->queued += it->unit;
+	coalesced_append(op, w->first + it->offset, it->operand);
+	op->len += op->unit;
+	op->whole += op->unit;
+	line->queued += op->unit;
 }
 
-bool rmx_coalesce_join(struct rmaext_window *w, const struct rmx_single *it)
+bool rmx_coalesce_join(struct rmaext_window *w, const struct rmaext_call *it)
 {
 	struct rmaext_window *root = w->root;
 	struct rmaext_peer *peer = rmx_target_of(root, it->rank)->member->peer;
@@ -128,21 +132,22 @@ static bool coalesced_make_room(struct rmx_op *op)
 }
 
 static bool coalesced_begin(struct rmaext_window *w,
-			    const struct rmx_single *it)
+			    const struct rmaext_call *it)
 {
+	const uint64_t unit = rmx_single_bytes(it);
 	struct rmx_op *op;
 
-	if (rmx_op_new(w, it->rank, it->kind, it->offset, it->unit, 0, &op))
+	if (rmx_op_new(w, it->rank, single_kind(it), it->offset, unit, 0, &op))
 		return false;
 	op->op = it->op;
 	op->type = it->type;
-	op->unit = it->unit;
+	op->unit = unit;
 	op->notify = -1;
 	if (!coalesced_make_room(op)) {
 		rmx_op_free(op);
 		return false;
 	}
-	coalesced_append(op, op->offset, it->value);
+	coalesced_append(op, op->offset, it->operand);
 	op->buffered = true; /* nobody waits for it */
 	rmx_op_note(op);
 	rmx_line_join(op->target->member->peer, op);
@@ -156,13 +161,13 @@ static bool coalesced_begin(struct rmaext_window *w,
  * tells at once, where that of a message shows at the time limit.
  */
 static bool single_goes_alone(const struct rmx_am *am, struct rmx_line *line,
-			      const struct rmx_single *it,
+			      const struct rmaext_call *it,
 			      const rmx_pending *pending)
 {
 	if (!rmx_counted(atomic_load(pending)))
 		atomic_store(&line->singles, 0);
 	if (atomic_load(&line->singles) >= am->credits ||
-	    (it->kind == RMX_UPDATE &&
+	    (it->kind == RMAEXT_UPDATE &&
 	     (line->queue || line->requests >= am->credits)))
 		return false;
 	atomic_fetch_add(&line->singles, 1);
@@ -170,7 +175,7 @@ static bool single_goes_alone(const struct rmx_am *am, struct rmx_line *line,
 }
 
 enum rmx_joined rmx_coalesce(struct rmaext_window *w,
-			     const struct rmx_single *it)
+			     const struct rmaext_call *it)
 {
 	struct rmaext_window *root = w->root;
 	struct rmaext_fabric *f = root->fabric;
@@ -181,8 +186,8 @@ enum rmx_joined rmx_coalesce(struct rmaext_window *w,
 	bool stalled;
 
 	/* what the target may accept in part is not coalesced */
-	if (!peer || it->unit > RMX_SINGLE_MOST || root->attached ||
-	    root->is_client || (it->kind != RMX_UPDATE && !f->limits.tcp))
+	if (!peer || rmx_single_bytes(it) > RMX_SINGLE_MOST || root->attached ||
+	    root->is_client || (it->kind == RMAEXT_PUT && !f->limits.tcp))
 		return RMX_ALONE;
 	line = peer->line;
 	pthread_mutex_lock(&f->am->lock);

@@ -4,18 +4,19 @@
 #define RMAEXT_COALESCE_H
 
 #include "am/am.h"
+#include "dtype/atomic_ops.h"
 
 #define RMX_SINGLE_MOST 64u /* bytes of a value that joins others */
 
-/* An update of one element without a result, or a put; it was checked. */
-struct rmx_single {
-	enum rmx_kind kind; /* RMX_UPDATE, RMX_MESSAGE_PUT */
-	int op, type;	    /* of an update */
-	int64_t rank;
-	uint64_t offset; /* bytes */
-	size_t unit;	 /* bytes of the value */
-	const void *value;
-};
+/*
+ * A single is an update of one element without a result, or a put, which was
+ * checked. Returns the bytes of its value.
+ */
+static inline uint64_t rmx_single_bytes(const struct rmaext_call *single)
+{
+	return single->kind == RMAEXT_UPDATE ? rmx_unit_of(single->type)
+					     : single->count;
+}
 
 /* What became of a single; it was counted only if it is IN_LINE, as a copy. */
 enum rmx_joined { RMX_IN_LINE, RMX_ALONE, RMX_LINE_FULL };
@@ -28,9 +29,9 @@ enum rmx_joined { RMX_IN_LINE, RMX_ALONE, RMX_LINE_FULL };
  * interpreter's lock may be held. False: nothing was done.
  */
 enum rmx_joined rmx_coalesce(struct rmaext_window *window,
-			     const struct rmx_single *it);
+			     const struct rmaext_call *single);
 bool rmx_coalesce_join(struct rmaext_window *window,
-		       const struct rmx_single *it);
+		       const struct rmaext_call *single);
 
 /* The hook `push` of struct rmx_hooks; takes am->lock. */
 void rmx_coalesced_push(struct rmaext_window *window, int64_t first,

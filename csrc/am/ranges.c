@@ -147,11 +147,17 @@ static int range_apply(struct rmaext_window *w, const struct rmx_range *r,
 
 	if (r->kind == RMX_UPDATE)
 		ret = rmx_update_apply(
-			w, w->self, memory,
-			&(struct rmx_update){r->op, r->type, operand, compare,
-					     r->flags & RMX_WITH_FETCH ? results
-								       : NULL,
-					     r->count},
+			w, memory,
+			&(struct rmaext_call){
+				.op = r->op,
+				.type = r->type,
+				.rank = w->self,
+				.operand = operand,
+				.compare = compare,
+				.result = r->flags & RMX_WITH_FETCH ? results
+								    : NULL,
+				.count = r->count,
+			},
 			done, ns);
 	else if (r->kind == RMX_MESSAGE_GET)
 		rmx_copy(results, memory, r->count * r->unit);

@@ -6,6 +6,18 @@
 
 #include "am/coalesce.h"
 
+/* Returns the name of a call, for error records. */
+static inline const char *rmx_call_name(const struct rmaext_call *c)
+{
+	if (c->kind == RMAEXT_GET)
+		return "get";
+	if (c->kind == RMAEXT_PUT)
+		return c->notify ? "put_notify" : "put";
+	if (c->op == RMAEXT_CSWAP)
+		return "compare_and_swap";
+	return c->result ? "get_accumulate" : "accumulate";
+}
+
 /*
  * What rmaext_start() chooses from: an update; a put or get in a row, of a
  * part, and with a notification. The caller is inside the window. They return

@@ -81,18 +81,10 @@ static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
 static int put_start(struct rmaext_window *w, const struct rmaext_call *c,
 		     struct rmaext_op **op_p)
 {
-	const struct rmx_single single = {
-		.kind = RMX_MESSAGE_PUT,
-		.rank = c->rank,
-		.offset = c->offset,
-		.unit = c->count,
-		.value = c->operand,
-	};
-
 	if (w->attached ||
 	    rmx_by_message(w, rmx_target_of(w, c->rank), c->count))
 		return put_message(w, c, op_p);
-	switch (rmx_coalesce(w, &single)) {
+	switch (rmx_coalesce(w, c)) {
 	case RMX_IN_LINE:
 		return 0;
 	case RMX_LINE_FULL:

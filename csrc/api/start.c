@@ -10,17 +10,6 @@
 
 /* -- a single operation */
 
-static const char *call_name(const struct rmaext_call *c)
-{
-	if (c->kind == RMAEXT_GET)
-		return "get";
-	if (c->kind == RMAEXT_PUT)
-		return c->notify ? "put_notify" : "put";
-	if (c->op == RMAEXT_CSWAP)
-		return "compare_and_swap";
-	return c->result ? "get_accumulate" : "accumulate";
-}
-
 static int call_check(const struct rmaext_call *c)
 {
 	const bool put = c->kind == RMAEXT_PUT;
@@ -43,7 +32,7 @@ int rmaext_start(rmaext_window *w, const struct rmaext_call *c,
 
 	*op_p = NULL;
 	if (!ret)
-		ret = rmx_window_enter(w, call_name(c));
+		ret = rmx_window_enter(w, rmx_call_name(c));
 	if (ret)
 		return ret;
 	if (c->ended)

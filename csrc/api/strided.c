@@ -31,9 +31,10 @@ int rmx_strides_check(const struct rmx_strides *s,
 			 access);
 }
 
-static const char *strided_call_name(bool put)
+static char *own_memory(const struct rmaext_call *c)
 {
-	return put ? "put" : "get";
+	return c->kind == RMAEXT_PUT ? (char *)(uintptr_t)c->operand
+				     : c->result;
 }
 
 /* Room for the loops of an operation, as its places. */
@@ -65,13 +66,14 @@ static struct rmx_places *loops_copy(void *room, const struct rmx_strides *s,
 }
 
 /* Long runs are the chunks of one operation, several in flight at a time. */
-static int strided_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
-			bool put, const struct rmx_strides *s, char *buf,
-			struct rmaext_op **op_p)
+static int strided_post(struct rmaext_window *w, const struct rmaext_call *c,
+			const struct rmx_strides *s, struct rmaext_op **op_p)
 {
+	const bool put = c->kind == RMAEXT_PUT;
 	struct rmx_op *op;
-	int ret = rmx_op_over(w, rank, put ? RMX_PUT : RMX_GET, offset, buf,
-			      s->run * s->runs, loops_bytes(s), &op);
+	int ret = rmx_op_over(w, c->rank, put ? RMX_PUT : RMX_GET, c->offset,
+			      own_memory(c), s->run * s->runs, loops_bytes(s),
+			      &op);
 
 	if (ret)
 		return ret;
@@ -80,27 +82,28 @@ static int strided_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 }
 
 /* Short runs go in messages; of a short put they are copied. */
-static int strided_send(struct rmaext_window *w, int64_t rank, uint64_t offset,
-			bool put, const struct rmx_strides *s, char *buf,
-			struct rmaext_op **op_p)
+static int strided_send(struct rmaext_window *w, const struct rmaext_call *c,
+			const struct rmx_strides *s, struct rmaext_op **op_p)
 {
+	const bool put = c->kind == RMAEXT_PUT;
 	const uint64_t len = s->run * s->runs;
 	const size_t bytes = loops_bytes(s);
 	const bool copy = put && len <= RMX_COPY_MAX && !w->is_client;
 	struct rmx_op *op;
-	int ret = rmx_op_new(w, rank, put ? RMX_MESSAGE_PUT : RMX_MESSAGE_GET,
-			     offset, len, bytes + (copy ? len : 0), &op);
+	int ret =
+		rmx_op_new(w, c->rank, put ? RMX_MESSAGE_PUT : RMX_MESSAGE_GET,
+			   c->offset, len, bytes + (copy ? len : 0), &op);
 
 	if (ret)
 		return ret;
 	op->unit = 1;
 	op->notify = -1;
-	op->operand = buf;
+	op->operand = c->operand;
 	if (copy) {
 		op->local += bytes;
 		rmx_op_buffer(op);
 	} else {
-		op->local = put ? NULL : buf;
+		op->local = put ? NULL : c->result;
 	}
 	op->places = loops_copy(rmx_op_payload(op), s, op->offset,
 				put ? op->operand : NULL, op->local);
@@ -109,8 +112,15 @@ static int strided_send(struct rmaext_window *w, int64_t rank, uint64_t offset,
 
 static int copy_go_on(struct rmx_op *op, int64_t slice)
 {
-	const bool put = op->places->values;
 	const struct rmx_target *t = rmx_target_of(op->window, op->rank);
+	const bool put = op->places->values;
+	const struct rmaext_call call = {
+		.kind = put ? RMAEXT_PUT : RMAEXT_GET,
+		.rank = op->rank,
+		.offset = op->offset,
+		.operand = op->local,
+		.result = op->local,
+	};
 	struct rmaext_op *sent = NULL;
 	int ret;
 
@@ -121,8 +131,8 @@ static int copy_go_on(struct rmx_op *op, int64_t slice)
 	if (ret == RMAEXT_PENDING)
 		return ret;
 	if (ret && !rmx_copies(t)) { /* refused: all of it, by messages */
-		ret = strided_send(op->window, op->rank, op->offset, put,
-				   op->places->strides, op->local, &sent);
+		ret = strided_send(op->window, &call, op->places->strides,
+				   &sent);
 		op->behind = rmx_op_of(sent);
 		return ret;
 	}
@@ -154,24 +164,25 @@ static const struct rmx_life copy_life = {
 };
 
 /* The kernel copies them. There is an operation only if that takes long. */
-static int strided_copy(struct rmaext_window *w, int64_t rank, uint64_t offset,
-			bool put, const struct rmx_strides *s, char *buf,
-			struct rmaext_op **op_p)
+static int strided_copy(struct rmaext_window *w, const struct rmaext_call *c,
+			const struct rmx_strides *s, struct rmaext_op **op_p)
 {
 	struct rmx_op *op = calloc(1, sizeof(*op) + loops_bytes(s));
+	char *own = own_memory(c);
 	int ret;
 
 	if (!op)
-		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
+		return rmx_fail(-FI_ENOMEM, c->rank, "malloc", "operation");
 	op->owned.life = &copy_life;
 	op->window = w;
-	op->rank = rank;
+	op->rank = c->rank;
 	op->kind = RMX_LOCAL_COPY;
-	op->offset = offset;
+	op->offset = c->offset;
 	op->len = s->run * s->runs;
-	op->local = buf;
-	op->places = loops_copy(op + 1, s, w->first + offset, put ? buf : NULL,
-				put ? NULL : buf);
+	op->local = own;
+	op->places = loops_copy(op + 1, s, w->first + c->offset,
+				c->kind == RMAEXT_PUT ? own : NULL,
+				c->kind == RMAEXT_PUT ? NULL : own);
 	*op_p = &op->owned;
 	ret = copy_go_on(op, RMX_SLICE);
 	if (ret != RMAEXT_PENDING)
@@ -179,57 +190,52 @@ static int strided_copy(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	return ret;
 }
 
-static int strided_run(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		       bool put, const struct rmx_strides *s,
-		       const int64_t *locals, char *buf,
-		       struct rmaext_op **op_p)
+static int strided_run(struct rmaext_window *w, const struct rmaext_call *c,
+		       const struct rmx_strides *s, struct rmaext_op **op_p)
 {
-	const struct rmx_target *t = rmx_target_of(w, rank);
+	const struct rmx_target *t = rmx_target_of(w, c->rank);
+	const bool put = c->kind == RMAEXT_PUT;
 
 	if (t->route == RMAEXT_DIRECT) {
-		rmx_strides_copy(s, put, t->map + offset, buf);
-		rmx_count_direct(&w->tally, rank,
-				 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, offset,
+		rmx_strides_copy(s, put, t->map + c->offset, own_memory(c));
+		rmx_count_direct(&w->tally, c->rank,
+				 rmx_counted_as(c->kind, false), c->offset,
 				 s->run * s->runs, false);
 		return 0;
 	}
-	if (locals)
-		return rmx_fail(-FI_EINVAL, rank, strided_call_name(put),
+	if (c->part->locals)
+		return rmx_fail(-FI_EINVAL, c->rank, rmx_call_name(c),
 				"own memory in pieces: copy it first");
 	if (rmx_copies(t) &&
 	    (put || !rmx_places_by_messages(w, t, s->runs, s->run)))
-		return strided_copy(w, rank, offset, put, s, buf, op_p);
+		return strided_copy(w, c, s, op_p);
 	if (t->route == RMAEXT_FABRIC && !w->is_client &&
 	    s->run >= RMX_LONG_RUN)
-		return strided_post(w, rank, offset, put, s, buf, op_p);
-	return strided_send(w, rank, offset, put, s, buf, op_p);
+		return strided_post(w, c, s, op_p);
+	return strided_send(w, c, s, op_p);
 }
 
 int rmx_strided_start(struct rmaext_window *w, const struct rmaext_call *c,
 		      struct rmaext_op **op_p)
 {
-	const bool put = c->kind == RMAEXT_PUT;
-	char *buf = put ? (char *)(uintptr_t)c->operand : c->result;
+	const char *call = rmx_call_name(c);
 	struct rmaext_call whole = *c;
 	struct rmx_strides s;
 	int ret;
 
 	if (!rmx_strides_make(&s, c->part))
-		return rmx_fail(-FI_EINVAL, c->rank, strided_call_name(put),
+		return rmx_fail(-FI_EINVAL, c->rank, call,
 				"shape and steps are not those of a part of an "
 				"array");
 	if (w->attached)
-		return rmx_fail(
-			-FI_EOPNOTSUPP, c->rank, strided_call_name(put),
-			"a dynamic window is no array: put or get at an "
-			"address");
+		return rmx_fail(-FI_EOPNOTSUPP, c->rank, call,
+				"a dynamic window is no array: put or get at "
+				"an address");
 	whole.count = s.run;
 	if (s.runs && !s.ndim)
 		return rmx_move_start(w, &whole, op_p);
-	ret = rmx_strides_check(&s, w, strided_call_name(put), c->rank,
-				c->offset, put ? RMAEXT_WRITE : RMAEXT_READ);
-	if (ret || !s.runs)
-		return ret;
-	return strided_run(w, c->rank, c->offset, put, &s, c->part->locals, buf,
-			   op_p);
+	ret = rmx_strides_check(&s, w, call, c->rank, c->offset,
+				c->kind == RMAEXT_PUT ? RMAEXT_WRITE
+						      : RMAEXT_READ);
+	return ret || !s.runs ? ret : strided_run(w, c, &s, op_p);
 }

@@ -19,13 +19,6 @@ int rmaext_type_align(int type)
 	return rmx_type_of(type).align;
 }
 
-static const char *update_call_name(const struct rmx_update *u)
-{
-	if (u->op == RMAEXT_CSWAP)
-		return "compare_and_swap";
-	return u->result ? "get_accumulate" : "accumulate";
-}
-
 /* Checks that the operation exists, that a route leads there, and alignment. */
 static int update_check(const struct rmaext_window *w, const char *call,
 			int64_t rank, uint64_t offset, int op, int type,
@@ -74,8 +67,14 @@ static char *target_memory(const struct rmaext_window *w, int64_t rank,
 
 static int local_go_on(struct rmx_op *op, int64_t slice)
 {
-	const struct rmx_update u = {
-		op->op, op->type, op->operand, op->compare, op->local, op->len,
+	const struct rmaext_call u = {
+		.op = op->op,
+		.type = op->type,
+		.rank = op->rank,
+		.operand = op->operand,
+		.compare = op->compare,
+		.result = op->local,
+		.count = op->len,
 	};
 	const int64_t left = op->deadline - rmx_now();
 	const uint64_t before = op->posted;
@@ -83,7 +82,7 @@ static int local_go_on(struct rmx_op *op, int64_t slice)
 
 	rmx_now_in(RMAEXT_IN_GUARD, op->window->tally.id, op->rank, op->offset,
 		   op->len);
-	ret = rmx_update_apply(op->window, op->rank,
+	ret = rmx_update_apply(op->window,
 			       target_memory(op->window, op->rank, op->offset),
 			       &u, &op->posted, left < slice ? left : slice);
 	if (ret == RMAEXT_PENDING) {
@@ -113,14 +112,16 @@ static const struct rmx_life local_life = {
 };
 
 /* By this CPU. There is an operation only if it must wait for the guard. */
-static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
-			const struct rmx_update *u, struct rmaext_op **op_p)
+static int update_local(struct rmaext_window *w, const struct rmaext_call *u,
+			struct rmaext_op **op_p)
 {
+	const int64_t rank = u->rank;
+	const uint64_t offset = u->offset;
 	const int64_t slice = w->timeout < RMX_SLICE ? w->timeout : RMX_SLICE;
 	uint64_t done = 0;
 	struct rmx_op *op;
-	int ret = rmx_update_apply(w, rank, target_memory(w, rank, offset), u,
-				   &done, slice);
+	int ret = rmx_update_apply(w, target_memory(w, rank, offset), u, &done,
+				   slice);
 
 	rmx_count_direct(&w->tally, rank,
 			 rmx_counted_as(RMAEXT_UPDATE, u->result), offset,
@@ -150,28 +151,19 @@ static int update_local(struct rmaext_window *w, int64_t rank, uint64_t offset,
 }
 
 /* By message to the target's progress thread. */
-static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
-			 const struct rmx_update *u, int *ended,
+static int update_remote(struct rmaext_window *w, const struct rmaext_call *u,
 			 struct rmaext_op **op_p)
 {
 	const size_t unit = rmx_unit_of(u->type);
 	const uint64_t len = u->count * unit;
-	const bool copy = !ended && !u->result && len <= RMX_COPY_MAX;
-	const struct rmx_single single = {
-		.kind = RMX_UPDATE,
-		.op = u->op,
-		.type = u->type,
-		.rank = rank,
-		.offset = offset,
-		.unit = unit,
-		.value = u->operand,
-	};
+	const bool copy = !u->ended && !u->result && len <= RMX_COPY_MAX;
 	struct rmx_op *op;
 	int ret;
 
-	if (copy && u->count == 1 && rmx_coalesce(w, &single) == RMX_IN_LINE)
+	if (copy && u->count == 1 && rmx_coalesce(w, u) == RMX_IN_LINE)
 		return 0;
-	ret = rmx_op_new(w, rank, RMX_UPDATE, offset, len, copy ? len : 0, &op);
+	ret = rmx_op_new(w, u->rank, RMX_UPDATE, u->offset, len, copy ? len : 0,
+			 &op);
 	if (ret)
 		return ret;
 	op->op = u->op;
@@ -183,43 +175,35 @@ static int update_remote(struct rmaext_window *w, int64_t rank, uint64_t offset,
 		rmx_op_buffer(op);
 	else
 		op->local = u->result;
-	return ended ? rmx_begin(op, ended, op_p) : rmx_op_run(op, op_p);
+	return u->ended ? rmx_begin(op, u->ended, op_p) : rmx_op_run(op, op_p);
 }
 
-int rmx_update_start(struct rmaext_window *w, const struct rmaext_call *c,
+int rmx_update_start(struct rmaext_window *w, const struct rmaext_call *u,
 		     struct rmaext_op **op_p)
 {
-	const struct rmx_update u = {
-		c->op, c->type, c->operand, c->compare, c->result, c->count,
-	};
-	const int64_t rank = c->rank;
-	const uint64_t offset = c->offset;
-	const int access = rmx_update_access(u.op, u.result != NULL);
-	const char *call = update_call_name(&u);
+	const int access = rmx_update_access(u->op, u->result != NULL);
+	const char *call = rmx_call_name(u);
 	uint64_t len;
 	int ret;
 
-	if (__builtin_mul_overflow(u.count, rmx_unit_of(u.type), &len) ||
-	    (u.count && !u.operand && u.op != RMAEXT_NO_OP) ||
-	    (u.op == RMAEXT_CSWAP && !(u.result && u.compare)))
-		return rmx_fail(-FI_EINVAL, rank, call,
+	if (__builtin_mul_overflow(u->count, rmx_unit_of(u->type), &len) ||
+	    (u->count && !u->operand && u->op != RMAEXT_NO_OP) ||
+	    (u->op == RMAEXT_CSWAP && !(u->result && u->compare)))
+		return rmx_fail(-FI_EINVAL, u->rank, call,
 				"%llu elements are too many, or an operand, "
 				"compare or result is missing",
-				(unsigned long long)u.count);
-	ret = rmx_check(w, call, rank, offset, len, access);
+				(unsigned long long)u->count);
+	ret = rmx_check(w, call, u->rank, u->offset, len, access);
 	if (!ret)
-		ret = update_check(w, call, rank, offset, u.op, u.type,
-				   u.count);
-	if (ret || !u.count || (u.op == RMAEXT_NO_OP && !u.result))
+		ret = update_check(w, call, u->rank, u->offset, u->op, u->type,
+				   u->count);
+	if (ret || !u->count || (u->op == RMAEXT_NO_OP && !u->result))
 		return ret;
-	if (!rmx_update_is_local(w, rank)) {
-		ret = rmx_update_copied(w, rank, offset, &u);
-		return ret != RMAEXT_PENDING
-			       ? ret
-			       : update_remote(w, rank, offset, &u, c->ended,
-					       op_p);
+	if (!rmx_update_is_local(w, u->rank)) {
+		ret = rmx_update_copied(w, u);
+		return ret != RMAEXT_PENDING ? ret : update_remote(w, u, op_p);
 	}
-	ret = update_local(w, rank, offset, &u, op_p);
+	ret = update_local(w, u, op_p);
 	/* what waits for the guard does not go on by itself: no request yet */
-	return ret == RMAEXT_PENDING && c->ended ? -FI_EAGAIN : ret;
+	return ret == RMAEXT_PENDING && u->ended ? -FI_EAGAIN : ret;
 }

@@ -14,14 +14,14 @@ static bool is_bulk(const struct rmaext_window *w, int64_t rank, int type,
 	       (rmx_control_block_of(w, rank) && bytes >= RMX_BULK);
 }
 
-static bool update_is_bulk(const struct rmaext_window *w, int64_t rank,
-			   const struct rmx_update *u)
+static bool update_is_bulk(const struct rmaext_window *w,
+			   const struct rmaext_call *u)
 {
-	return is_bulk(w, rank, u->type, u->count * rmx_unit_of(u->type));
+	return is_bulk(w, u->rank, u->type, u->count * rmx_unit_of(u->type));
 }
 
 /* Updates each element by itself, without a lock. */
-static void update_singly(char *memory, const struct rmx_update *u)
+static void update_singly(char *memory, const struct rmaext_call *u)
 {
 	const struct rmx_element *e = rmx_element_of(u->op, u->type);
 	const size_t unit = rmx_unit_of(u->type), end = u->count * unit;
@@ -43,8 +43,8 @@ static void update_singly(char *memory, const struct rmx_update *u)
 }
 
 /* Updates n elements from `first` on; the caller is in bulk. */
-static void update_row(char *memory, const struct rmx_update *u, uint64_t first,
-		       size_t n)
+static void update_row(char *memory, const struct rmaext_call *u,
+		       uint64_t first, size_t n)
 {
 	const size_t at = first * rmx_unit_of(u->type);
 	const char *operand = u->operand;
@@ -59,7 +59,7 @@ static void update_row(char *memory, const struct rmx_update *u, uint64_t first,
 }
 
 /* Does the same. Old values go by way of the stack: result may be operand. */
-static void update_row_with_result(char *memory, const struct rmx_update *u,
+static void update_row_with_result(char *memory, const struct rmaext_call *u,
 				   uint64_t first, size_t n)
 {
 	const size_t unit = rmx_unit_of(u->type);
@@ -75,7 +75,7 @@ static void update_row_with_result(char *memory, const struct rmx_update *u,
 	}
 }
 
-static void update_rows(char *memory, const struct rmx_update *u,
+static void update_rows(char *memory, const struct rmaext_call *u,
 			uint64_t first, size_t n)
 {
 	if (u->result)
@@ -84,13 +84,14 @@ static void update_rows(char *memory, const struct rmx_update *u,
 		update_row(memory, u, first, n);
 }
 
-int rmx_update_apply(struct rmaext_window *w, int64_t rank, void *memory,
-		     const struct rmx_update *u, uint64_t *done, int64_t ns)
+int rmx_update_apply(struct rmaext_window *w, void *memory,
+		     const struct rmaext_call *u, uint64_t *done, int64_t ns)
 {
+	const int64_t rank = u->rank;
 	const uint64_t most = RMX_HOLD / rmx_unit_of(u->type);
 	int ret;
 
-	if (!update_is_bulk(w, rank, u)) {
+	if (!update_is_bulk(w, u)) {
 		ret = rmx_singles_enter(w, rank, ns);
 		if (ret)
 			return ret;
@@ -110,12 +111,12 @@ int rmx_update_apply(struct rmaext_window *w, int64_t rank, void *memory,
 }
 
 /* Takes the next row, of so many bytes at most; returns where it is. */
-static char *rows_take(struct rmx_rows *r, uint64_t most, struct rmx_update *u)
+static char *rows_take(struct rmx_rows *r, uint64_t most, struct rmaext_call *u)
 {
 	char *memory = r->memory.at;
 	uint64_t n = r->memory.left < most ? r->memory.left : most;
 
-	*u = (struct rmx_update){.op = r->op, .type = r->type};
+	*u = (struct rmaext_call){.op = r->op, .type = r->type};
 	if (r->with_operand) {
 		n = r->operand.left < n ? r->operand.left : n;
 		u->operand = r->operand.at;
@@ -138,7 +139,7 @@ int rmx_update_rows(struct rmaext_window *w, int64_t rank, struct rmx_rows *r,
 {
 	const uint64_t most = RMX_HOLD - RMX_HOLD % rmx_unit_of(r->type);
 	const bool bulk = is_bulk(w, rank, r->type, r->left);
-	struct rmx_update u;
+	struct rmaext_call u;
 	char *memory;
 	int ret;
 
@@ -200,26 +201,27 @@ static bool copies_are_made(const struct rmaext_window *w, int64_t rank)
 }
 
 /* The caller is in bulk there. Returns as rmx_update_copied(). */
-static int copies_make(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		       const struct rmx_update *u, char *old)
+static int copies_make(struct rmaext_window *w, const struct rmaext_call *u,
+		       char *old)
 {
+	const int64_t rank = u->rank;
 	const size_t unit = rmx_unit_of(u->type), len = u->count * unit;
 	const struct rmx_target *t = rmx_target_of(w, rank);
 	_Alignas(max_align_t) char cells[RMX_OLD];
 
 	if (!copies_are_made(w, rank) ||
-	    rmx_target_read(t, rank, offset, old, len))
+	    rmx_target_read(t, rank, u->offset, old, len))
 		return RMAEXT_PENDING; /* the message finds out why */
 	if (u->op == RMAEXT_NO_OP)
 		return 0;
 	memcpy(cells, old, len);
 	update_row(cells, u, 0, u->count);
-	return changes_write(t, rank, offset, cells, old, unit, len);
+	return changes_write(t, rank, u->offset, cells, old, unit, len);
 }
 
-int rmx_update_copied(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		      const struct rmx_update *u)
+int rmx_update_copied(struct rmaext_window *w, const struct rmaext_call *u)
 {
+	const int64_t rank = u->rank;
 	const struct rmx_target *t = rmx_target_of(w, rank);
 	const size_t len = u->count * rmx_unit_of(u->type);
 	char old[RMX_OLD];
@@ -230,21 +232,22 @@ int rmx_update_copied(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	    rmx_counted(atomic_load(&rmx_target_of(w->root, rank)->pending)) ||
 	    rmx_bulk_enter(w, rank, RMX_PATIENCE))
 		return RMAEXT_PENDING;
-	ret = copies_make(w, rank, offset, u, old);
+	ret = copies_make(w, u, old);
 	rmx_bulk_leave(w, rank);
 	if (ret == RMAEXT_PENDING)
 		return ret;
 	if (u->result && !ret)
 		memcpy(u->result, old, len);
 	rmx_count_copy(&w->tally, rank,
-		       rmx_counted_as(RMAEXT_UPDATE, u->result), offset, len,
+		       rmx_counted_as(RMAEXT_UPDATE, u->result), u->offset, len,
 		       ret);
 	return ret;
 }
 
-bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		       const struct rmx_update *u)
+bool rmx_update_direct(struct rmaext_window *w, const struct rmaext_call *u)
 {
+	const int64_t rank = u->rank;
+	const uint64_t offset = u->offset;
 	const int access = rmx_update_access(u->op, u->result != NULL);
 	const uint64_t len = u->count * rmx_unit_of(u->type);
 	char *memory;
@@ -256,7 +259,7 @@ bool rmx_update_direct(struct rmaext_window *w, int64_t rank, uint64_t offset,
 	    !rmx_update_aligned(rmx_target_of(w, rank), offset, u->type))
 		return false;
 	memory = rmx_target_of(w, rank)->map + offset;
-	if (!update_is_bulk(w, rank, u)) {
+	if (!update_is_bulk(w, u)) {
 		if (!rmx_singles_try(w, rank))
 			return false;
 		update_singly(memory, u);

@@ -7,15 +7,6 @@
 #include "dtype/layout.h"
 #include "win/window.h"
 
-/* An update of elements in a row, as rmaext_start() takes it. */
-struct rmx_update {
-	int op, type;
-	const void *operand; /* NULL: RMAEXT_NO_OP has none */
-	const void *compare; /* of RMAEXT_CSWAP only */
-	void *result;	     /* may be the operand; NULL: not wanted */
-	uint64_t count;
-};
-
 /*
  * Are updates of that rank made by this CPU? Its memory must be mapped, and
  * have a guard, unless the window has none on any rank.
@@ -37,13 +28,14 @@ static inline bool rmx_update_aligned(const struct rmx_target *t,
 }
 
 /*
- * Updates memory of a rank, which is mapped here and was checked, from element
- * *done on. Any thread that may wait for the guard calls it, and so does the
- * reader of the CQ. Returns 0, or RMAEXT_PENDING: the guard was not free for
- * about `ns`; call it again with the same *done, which is 0 at first.
+ * Updates memory of update->rank, which is mapped here and was checked, from
+ * element *done on; its offset is not looked at. Any thread that may wait for
+ * the guard calls it, and so does the reader of the CQ. Returns 0, or
+ * RMAEXT_PENDING: the guard was not free for about `ns`; call it again with the
+ * same *done, which is 0 at first.
  */
-int rmx_update_apply(struct rmaext_window *window, int64_t rank, void *memory,
-		     const struct rmx_update *update, uint64_t *done,
+int rmx_update_apply(struct rmaext_window *window, void *memory,
+		     const struct rmaext_call *update, uint64_t *done,
 		     int64_t ns);
 
 /* An update of elements anywhere in memory that is mapped here. */
@@ -69,8 +61,8 @@ int rmx_update_rows(struct rmaext_window *window, int64_t rank,
  * owner refuses copies (overlap.h); if the guard takes long; or if earlier
  * operations, behind which it belongs, are on their way.
  */
-int rmx_update_copied(struct rmaext_window *window, int64_t rank,
-		      uint64_t offset, const struct rmx_update *update);
+int rmx_update_copied(struct rmaext_window *window,
+		      const struct rmaext_call *update);
 
 /*
  * Does what rmx_update_apply() does for n cells anywhere in that memory, all or
@@ -95,7 +87,7 @@ void rmx_cells_update(int op, int type, void *const *cells, size_t n,
  * error. The interpreter's lock may be held. Returns false if nothing was done:
  * rmaext_start() is needed.
  */
-bool rmx_update_direct(struct rmaext_window *window, int64_t rank,
-		       uint64_t offset, const struct rmx_update *update);
+bool rmx_update_direct(struct rmaext_window *window,
+		       const struct rmaext_call *update);
 
 #endif

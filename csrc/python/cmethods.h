@@ -283,16 +283,10 @@ enum { PY_BUFFERS = 2 };
 
 /* A put, get or update that may have to be waited for. */
 struct py_transfer {
-	const char *call;
-	int kind; /* RMAEXT_PUT and so on */
-	int op;	  /* of an update */
-	int64_t rank;
-	uint64_t offset, count; /* bytes, elements */
-	PyObject
-		*buffer[PY_BUFFERS]; /* what C may use until the end; or None */
-	const void *source;	     /* of a put; operand of an update */
-	const void *compare;	     /* of compare-and-swap; else NULL */
-	void *result;
+	struct rmaext_call it;
+	const char *name;
+	/* what C may use until the end; or None */
+	PyObject *buffer[PY_BUFFERS];
 };
 
 /*
@@ -360,7 +354,7 @@ enum py_outcome py_raise_code(struct py_window *w, const char *call,
  * transfer.c: adds a single, which was checked, to others that wait for the
  * same target. False: nothing was done.
  */
-bool py_join(struct py_window *w, const struct rmx_single *single);
+bool py_join(struct py_window *w, const struct rmaext_call *single);
 
 /*
  * put_get.c: ranks and elements must not be negative; the window may be closed,

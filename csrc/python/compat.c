@@ -87,9 +87,11 @@ static enum py_outcome part_update(struct py_window *w,
 				   const struct py_part *result, int op,
 				   const struct py_target *t)
 {
-	const struct rmx_update it = {
+	const struct rmaext_call it = {
 		.op = op,
 		.type = origin->basic.type,
+		.rank = t->rank,
+		.offset = t->offset,
 		.operand = origin->data,
 		.compare = compare ? compare->data : NULL,
 		.result = result ? result->data : NULL,
@@ -103,9 +105,7 @@ static enum py_outcome part_update(struct py_window *w,
 	if (origin->layout || t->part.layout || (result && result->layout) ||
 	    origin->side.bytes > PY_GIL_UPDATE_BYTES)
 		return py_update_sides(w, op, origin, result, t);
-	return rmx_update_direct(w->it.window, t->rank, t->offset, &it)
-		       ? PY_DONE
-		       : PY_DECLINED;
+	return rmx_update_direct(w->it.window, &it) ? PY_DONE : PY_DECLINED;
 }
 
 /* Is it one element of a predefined type? */

@@ -28,29 +28,22 @@ void py_count_turn(void)
 static enum py_outcome transfer_move(struct py_window *w,
 				     const struct py_transfer *r)
 {
-	const bool put = r->kind == RMAEXT_PUT;
-	const uint64_t len = r->count * w->it.unit;
+	const struct rmaext_call *c = &r->it;
+	const bool put = c->kind == RMAEXT_PUT;
 	char *there;
 
-	if (!py_target_allows(w, r->rank, r->offset, r->count,
-			      put ? RMAEXT_WRITE : RMAEXT_READ))
+	if (!rmx_passes(w->it.window, c->rank, c->offset, c->count,
+			put ? RMAEXT_WRITE : RMAEXT_READ))
 		return PY_DECLINED;
-	if (put && py_target_by_network(w, r->rank) &&
-	    py_join(w, &(struct rmx_single){
-			       .kind = RMX_MESSAGE_PUT,
-			       .rank = r->rank,
-			       .offset = r->offset,
-			       .unit = len,
-			       .value = r->source,
-		       }))
+	if (put && py_target_by_network(w, c->rank) && py_join(w, c))
 		return PY_DONE;
-	if (!py_target_is_direct(w, r->rank) || len > PY_GIL_BYTES)
+	if (!py_target_is_direct(w, c->rank) || c->count > PY_GIL_BYTES)
 		return py_transfer_run(w, r);
-	there = target_memory(w, r->rank, r->offset);
-	rmx_copy(put ? there : r->result, put ? r->source : there, len);
-	rmx_count_direct(&w->it.window->tally, r->rank,
-			 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, r->offset, len,
-			 true);
+	there = target_memory(w, c->rank, c->offset);
+	rmx_copy(put ? there : c->result, put ? c->operand : there, c->count);
+	rmx_count_direct(&w->it.window->tally, c->rank,
+			 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, c->offset,
+			 c->count, true);
 	py_count_turn();
 	return PY_DONE;
 }
@@ -59,31 +52,31 @@ enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 		       int64_t index)
 {
 	struct py_transfer r = {
-		.call = "put",
-		.kind = RMAEXT_PUT,
-		.rank = rank,
+		.it = {.kind = RMAEXT_PUT, .rank = rank},
+		.name = "put",
 		.buffer = {Py_None, Py_None},
 	};
 	PyArrayObject *packed = NULL;
 	enum py_outcome done;
 	union py_cell cell;
 
-	if (!py_is_open(w) || !py_to_bytes(w, index, &r.offset))
+	if (!py_is_open(w) || !py_to_bytes(w, index, &r.it.offset))
 		return PY_DECLINED;
 	if (py_is_plain(w, origin)) {
-		r.source = PyArray_DATA((PyArrayObject *)origin);
-		r.count = (uint64_t)PyArray_SIZE((PyArrayObject *)origin);
+		r.it.operand = PyArray_DATA((PyArrayObject *)origin);
+		r.it.count = w->it.unit *
+			     (uint64_t)PyArray_SIZE((PyArrayObject *)origin);
 		r.buffer[0] = origin;
 	} else if (py_pack(w, origin, &cell)) {
 		/* so short a put is a copy when rmaext_start() returns */
-		r.source = cell.bytes;
-		r.count = 1;
+		r.it.operand = cell.bytes;
+		r.it.count = w->it.unit;
 	} else {
 		packed = py_packed(w, origin, NPY_MAX_INTP);
 		if (!packed)
 			return PY_DECLINED;
-		r.source = PyArray_DATA(packed);
-		r.count = (uint64_t)PyArray_SIZE(packed);
+		r.it.operand = PyArray_DATA(packed);
+		r.it.count = w->it.unit * (uint64_t)PyArray_SIZE(packed);
 		r.buffer[0] = (PyObject *)packed;
 	}
 	done = transfer_move(w, &r);
@@ -95,15 +88,15 @@ enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,
 		       int64_t index)
 {
 	struct py_transfer r = {
-		.call = "get",
-		.kind = RMAEXT_GET,
-		.rank = rank,
-		.count = (uint64_t)PyArray_SIZE(out),
+		.it = {.kind = RMAEXT_GET,
+		       .rank = rank,
+		       .result = PyArray_DATA(out),
+		       .count = w->it.unit * (uint64_t)PyArray_SIZE(out)},
+		.name = "get",
 		.buffer = {(PyObject *)out, Py_None},
-		.result = PyArray_DATA(out),
 	};
 
-	if (!py_is_open(w) || !py_to_bytes(w, index, &r.offset))
+	if (!py_is_open(w) || !py_to_bytes(w, index, &r.it.offset))
 		return PY_DECLINED;
 	return transfer_move(w, &r);
 }
@@ -112,14 +105,14 @@ enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
 			void *data, uint64_t len, int64_t rank, uint64_t offset)
 {
 	const struct py_transfer r = {
-		.call = put ? "put" : "get",
-		.kind = put ? RMAEXT_PUT : RMAEXT_GET,
-		.rank = rank,
-		.offset = offset,
-		.count = len,
+		.it = {.kind = put ? RMAEXT_PUT : RMAEXT_GET,
+		       .rank = rank,
+		       .offset = offset,
+		       .operand = data,
+		       .result = data,
+		       .count = len * w->it.unit},
+		.name = put ? "put" : "get",
 		.buffer = {owner ? owner : Py_None, Py_None},
-		.source = data,
-		.result = data,
 	};
 
 	if (!owner && !py_rank_is_direct(w, rank))

@@ -5,6 +5,13 @@
  */
 #include "python/cmethods.h"
 
+static uint64_t transfer_count(const struct py_window *w,
+			       const struct py_transfer *r)
+{
+	return r->it.kind == RMAEXT_UPDATE ? r->it.count
+					   : r->it.count / w->it.unit;
+}
+
 /*
  * Has Python wait on, or raise the error. The operation is released afterwards
  * in any case, and the record says that the wait is over, also if a signal
@@ -29,9 +36,9 @@ static enum py_outcome transfer_continue(struct py_window *w,
 		return PY_FAILED;
 	}
 	result = PyObject_CallMethod((PyObject *)w, "_continue", "s(LLL)iO",
-				     r->call, (long long)r->rank,
-				     (long long)(r->offset / w->it.unit),
-				     (long long)r->count, code, it);
+				     r->name, (long long)r->it.rank,
+				     (long long)(r->it.offset / w->it.unit),
+				     (long long)transfer_count(w, r), code, it);
 	if (!result)
 		rmaext_record_give_up();
 	Py_XDECREF(result);
@@ -49,10 +56,11 @@ enum py_outcome py_raise_code(struct py_window *w, const char *call,
 			      int code)
 {
 	const struct py_transfer r = {
-		.call = call,
-		.rank = rank,
-		.offset = offset,
-		.count = len / w->it.unit,
+		.name = call,
+		.it = {.kind = RMAEXT_PUT,
+		       .rank = rank,
+		       .offset = offset,
+		       .count = len},
 	};
 
 	return transfer_continue(w, &r, code, NULL);
@@ -63,7 +71,7 @@ static bool transfer_announce(struct py_window *w, const struct py_transfer *r)
 {
 	const struct py_endpoint *e = py_endpoint_of(w);
 
-	if (!e || !e->know || r->count * w->it.unit <= RMX_COPY_MAX)
+	if (!e || !e->know || transfer_count(w, r) * w->it.unit <= RMX_COPY_MAX)
 		return true;
 	for (int i = 0; i < PY_BUFFERS; i++) {
 		PyObject *known = PyObject_CallOneArg(e->know, r->buffer[i]);
@@ -75,12 +83,13 @@ static bool transfer_announce(struct py_window *w, const struct py_transfer *r)
 	return true;
 }
 
-bool py_join(struct py_window *w, const struct rmx_single *single)
+bool py_join(struct py_window *w, const struct rmaext_call *single)
 {
 	struct rmaext_window *it = w->it.window;
 	bool joined;
 
-	if (single->unit > RMX_SINGLE_MOST || rmx_window_enter(it, "join"))
+	if (rmx_single_bytes(single) > RMX_SINGLE_MOST ||
+	    rmx_window_enter(it, "join"))
 		return false;
 	joined = rmx_coalesce_join(it, single);
 	rmx_window_leave(it);
@@ -98,18 +107,6 @@ enum py_outcome py_transfer_run(struct py_window *w,
 {
 	struct rmaext_window *it = w->it.window;
 	struct py_endpoint *e = py_endpoint_of(w);
-	const struct rmaext_call call = {
-		.kind = r->kind,
-		.op = r->op,
-		.type = w->it.type,
-		.rank = r->rank,
-		.offset = r->offset,
-		.operand = r->source,
-		.compare = r->compare,
-		.result = r->result,
-		.count = r->kind == RMAEXT_UPDATE ? r->count
-						  : r->count * w->it.unit,
-	};
 	enum py_outcome done = PY_DONE;
 	rmaext_op *op = NULL;
 	int code = 0;
@@ -119,7 +116,7 @@ enum py_outcome py_transfer_run(struct py_window *w,
 	for (int i = 0; i < PY_BUFFERS; i++)
 		Py_INCREF(r->buffer[i]);
 	Py_BEGIN_ALLOW_THREADS
-	code = rmaext_start(it, &call, &op);
+	code = rmaext_start(it, &r->it, &op);
 	Py_END_ALLOW_THREADS
 	if (code)
 		done = transfer_continue(w, r, code, op);

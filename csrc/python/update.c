@@ -24,15 +24,17 @@ static enum py_outcome update_cell(struct py_window *w,
 				   uint64_t offset, PyObject **old_p)
 {
 	union py_cell old;
-	const struct rmx_update it = {
+	const struct rmaext_call it = {
 		.op = u->op,
 		.type = w->it.type,
+		.rank = rank,
+		.offset = offset,
 		.operand = operand,
 		.result = u->result == PY_NOTHING ? NULL : &old,
 		.count = 1,
 	};
 
-	if (!rmx_update_direct(w->it.window, rank, offset, &it))
+	if (!rmx_update_direct(w->it.window, &it))
 		return PY_DECLINED;
 	py_count_turn();
 	if (u->result == PY_NOTHING)
@@ -54,35 +56,25 @@ static bool update_join(struct py_window *w, const struct py_update *u,
 	       !rmx_update_is_local(w->it.window, rank) &&
 	       rmx_update_aligned(rmx_target_of(w->it.window, rank), offset,
 				  type) &&
-	       py_join(w, &(struct rmx_single){
-				  .kind = RMX_UPDATE,
+	       py_join(w, &(struct rmaext_call){
+				  .kind = RMAEXT_UPDATE,
 				  .op = u->op,
 				  .type = type,
 				  .rank = rank,
 				  .offset = offset,
-				  .unit = w->it.unit,
-				  .value = operand,
+				  .operand = operand,
+				  .count = 1,
 			  });
 }
 
 static enum py_outcome transfer_update(struct py_window *w,
 				       struct py_transfer *r)
 {
-	const struct rmx_update it = {
-		.op = r->op,
-		.type = w->it.type,
-		.operand = r->source,
-		.compare = r->compare,
-		.result = r->result,
-		.count = r->count,
-	};
-
-	if (py_target_is_direct(w, r->rank) &&
-	    r->count * w->it.unit <= PY_GIL_UPDATE_BYTES)
-		return rmx_update_direct(w->it.window, r->rank, r->offset, &it)
-			       ? PY_DONE
-			       : PY_DECLINED;
-	if (!rmx_update_valid(r->op, w->it.type))
+	if (py_target_is_direct(w, r->it.rank) &&
+	    r->it.count * w->it.unit <= PY_GIL_UPDATE_BYTES)
+		return rmx_update_direct(w->it.window, &r->it) ? PY_DONE
+							       : PY_DECLINED;
+	if (!rmx_update_valid(r->it.op, w->it.type))
 		return PY_DECLINED;
 	return py_transfer_run(w, r);
 }
@@ -97,7 +89,7 @@ static enum py_outcome transfer_fetch(struct py_window *w,
 	if (!old)
 		return PY_FAILED;
 	r->buffer[1] = (PyObject *)old;
-	r->result = PyArray_DATA(old);
+	r->it.result = PyArray_DATA(old);
 	done = transfer_update(w, r);
 	if (done != PY_DONE) {
 		Py_DECREF(old);
@@ -114,11 +106,12 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 {
 	const bool fetch = u->result != PY_NOTHING;
 	struct py_transfer r = {
-		.call = u->call,
-		.kind = RMAEXT_UPDATE,
-		.op = u->op,
-		.rank = rank,
-		.count = 1,
+		.it = {.kind = RMAEXT_UPDATE,
+		       .op = u->op,
+		       .type = w->it.type,
+		       .rank = rank,
+		       .count = 1},
+		.name = u->call,
 		.buffer = {value, Py_None},
 	};
 	PyArrayObject *operand;
@@ -126,15 +119,16 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 	union py_cell cell;
 
 	if (!py_is_open(w) || w->it.type < 0 ||
-	    !py_to_bytes(w, index, &r.offset))
+	    !py_to_bytes(w, index, &r.it.offset))
 		return PY_DECLINED;
 	if (py_is_plain(w, value)) {
 		operand = (PyArrayObject *)Py_NewRef(value);
-		r.count = (uint64_t)PyArray_SIZE(operand);
+		r.it.count = (uint64_t)PyArray_SIZE(operand);
 		if (u->result == PY_SCALAR && PyArray_NDIM(operand))
 			goto odd;
-		if (r.count == 1 && !py_rank_is_direct(w, rank) &&
-		    update_join(w, u, PyArray_DATA(operand), rank, r.offset)) {
+		if (r.it.count == 1 && !py_rank_is_direct(w, rank) &&
+		    update_join(w, u, PyArray_DATA(operand), rank,
+				r.it.offset)) {
 			Py_DECREF(operand);
 			return PY_DONE;
 		}
@@ -142,12 +136,12 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 		operand = py_packed(w, value, NPY_MAX_INTP);
 		if (!operand)
 			return PY_DECLINED;
-		r.count = (uint64_t)PyArray_SIZE(operand);
+		r.it.count = (uint64_t)PyArray_SIZE(operand);
 		if (u->result == PY_SCALAR && PyArray_NDIM(operand))
 			goto odd;
 	} else if (py_rank_is_direct(w, rank) && u->result != PY_ARRAY) {
-		return update_cell(w, u, &cell, rank, r.offset, old_p);
-	} else if (update_join(w, u, &cell, rank, r.offset)) {
+		return update_cell(w, u, &cell, rank, r.it.offset, old_p);
+	} else if (update_join(w, u, &cell, rank, r.it.offset)) {
 		return PY_DONE;
 	} else {
 		operand = array_of_cell(w, &cell); /* C may use it for long */
@@ -155,8 +149,8 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 			return PY_FAILED;
 	}
 	r.buffer[0] = (PyObject *)operand;
-	r.source = PyArray_DATA(operand);
-	if (!py_target_allows(w, rank, r.offset, r.count,
+	r.it.operand = PyArray_DATA(operand);
+	if (!py_target_allows(w, rank, r.it.offset, r.it.count,
 			      rmx_update_access(u->op, fetch)))
 		goto odd;
 	done = fetch ? transfer_fetch(w, &r, array_like(w, operand),
@@ -177,26 +171,27 @@ static enum py_outcome swap_far(struct py_window *w,
 {
 	const npy_intp two = 2;
 	struct py_transfer r = {
-		.call = "compare_and_swap",
-		.kind = RMAEXT_UPDATE,
-		.op = RMAEXT_CSWAP,
-		.rank = rank,
-		.offset = offset,
-		.count = 1,
+		.it = {.kind = RMAEXT_UPDATE,
+		       .op = RMAEXT_CSWAP,
+		       .type = w->it.type,
+		       .rank = rank,
+		       .offset = offset,
+		       .count = 1},
+		.name = "compare_and_swap",
 		.buffer = {NULL, Py_None},
 	};
 	PyArrayObject *operands;
 	enum py_outcome done;
 
 	if (!py_target_allows(w, rank, offset, 1,
-			      rmx_update_access(r.op, true)))
+			      rmx_update_access(r.it.op, true)))
 		return PY_DECLINED;
 	operands = py_new_array(w, 1, &two);
 	if (!operands)
 		return PY_FAILED;
 	r.buffer[0] = (PyObject *)operands;
-	r.compare = PyArray_DATA(operands);
-	r.source = PyArray_BYTES(operands) + w->it.unit;
+	r.it.compare = PyArray_DATA(operands);
+	r.it.operand = PyArray_BYTES(operands) + w->it.unit;
 	memcpy(PyArray_DATA(operands), expected, w->it.unit);
 	memcpy(PyArray_BYTES(operands) + w->it.unit, swap, w->it.unit);
 	done = transfer_fetch(w, &r, py_new_array(w, 0, NULL), true, old_p);
@@ -208,23 +203,23 @@ enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
 			int64_t rank, int64_t index, PyObject **old_p)
 {
 	union py_cell old, expected, swap;
-	const struct rmx_update it = {
+	struct rmaext_call it = {
 		.op = RMAEXT_CSWAP,
 		.type = w->it.type,
+		.rank = rank,
 		.operand = &swap,
 		.compare = &expected,
 		.result = &old,
 		.count = 1,
 	};
-	uint64_t offset;
 
 	if (!py_is_open(w) || w->it.type < 0 ||
 	    !py_pack(w, compare, &expected) || !py_pack(w, value, &swap) ||
-	    !py_to_bytes(w, index, &offset))
+	    !py_to_bytes(w, index, &it.offset))
 		return PY_DECLINED;
 	if (!py_rank_is_direct(w, rank))
-		return swap_far(w, &expected, &swap, rank, offset, old_p);
-	if (!rmx_update_direct(w->it.window, rank, offset, &it))
+		return swap_far(w, &expected, &swap, rank, it.offset, old_p);
+	if (!rmx_update_direct(w->it.window, &it))
 		return PY_DECLINED;
 	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
 	return *old_p ? PY_DONE : PY_FAILED;
