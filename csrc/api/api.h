@@ -42,33 +42,33 @@ int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot);
 
 /*
- * vector.c: what rmx_check() does not look at: it refuses updates that are not
+ * many.c: what rmx_check() does not look at: it refuses updates that are not
  * aligned, and what has no route. The caller is inside the window, and has
  * checked the rank. `type` is that of an update; of puts and gets, which are
  * always aligned, it is not looked at.
  */
-int rmx_many_check_route(const struct rmaext_window *window, const char *call,
+int rmx_kind_check_route(const struct rmaext_window *window, const char *call,
 			 int64_t rank, int kind, int type, bool aligned);
 
 /*
- * What rmaext_start_many() chooses from: bundle.c has requests, of which it
- * leaves those of elements of one length to vector.c's begin; and vector.c's
+ * What rmaext_start_many() chooses from: ranges.c has requests, of which it
+ * leaves those of elements of one length to many.c's begin; and many.c's
  * start what is no request. The caller is inside the window, and has checked
  * the call, but for the places; *op_p is NULL. They return as
  * rmaext_start_many().
  */
-int rmx_bundle_start(struct rmaext_window *window,
-		     const struct rmaext_places_call *call,
-		     struct rmaext_op **op_p, int64_t *bad_p);
-int rmx_batch_begin(struct rmaext_window *window,
-		    const struct rmaext_places_call *call,
-		    struct rmaext_op **op_p, int64_t *bad_p);
-int rmx_batch_start(struct rmaext_window *window,
-		    const struct rmaext_places_call *call,
-		    struct rmaext_op **op_p, int64_t *bad_p);
+int rmx_siblings_start(struct rmaext_window *window,
+		       const struct rmaext_places_call *call,
+		       struct rmaext_op **op_p, int64_t *bad_p);
+int rmx_many_begin(struct rmaext_window *window,
+		   const struct rmaext_places_call *call,
+		   struct rmaext_op **op_p, int64_t *bad_p);
+int rmx_many_start(struct rmaext_window *window,
+		   const struct rmaext_places_call *call,
+		   struct rmaext_op **op_p, int64_t *bad_p);
 
 /*
- * vector.c: does all of it at once if it is short, valid and by memory; *ret_p
+ * many.c: does all of it at once if it is short, valid and by memory; *ret_p
  * is what rmaext_start_many() would return. False: nothing was done, and the
  * caller calls that. The caller keeps the window open, by the GIL or inside
  * it. `fresh`, of a get: nobody sees the results if it fails.

@@ -2,10 +2,10 @@
 /*
  * The entries: one for a single operation, which put_get.c, strided.c, notify.c
  * and update.c check at the origin, and carry out or begin by its route; and
- * one for many places, which vector.c and bundle.c do so with.
+ * one for many places, which many.c and ranges.c do so with.
  */
 #include "api/api.h"
-#include "exec/vector.h"
+#include "exec/many.h"
 #include "win/notify.h"
 
 /* -- a single operation */
@@ -116,7 +116,7 @@ static int many_check(const struct rmaext_window *w,
 	    (c->kind == RMAEXT_UPDATE && !c->results &&
 	     (c->op == RMAEXT_CSWAP || no_op)))
 		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK,
-				rmx_many_name(c->kind, c->op, c->results),
+				rmx_kind_name(c->kind, c->op, c->results),
 				"there is no such operation on this dtype");
 	return c->ended ? request_check(w, c) : 0;
 }
@@ -132,12 +132,12 @@ int rmaext_start_many(rmaext_window *w, const struct rmaext_places_call *c,
 		*c->ended = 0;
 	if (ret || (c->ended && !c->count))
 		return ret;
-	ret = rmx_window_enter(w, rmx_many_name(c->kind, c->op, c->results));
+	ret = rmx_window_enter(w, rmx_kind_name(c->kind, c->op, c->results));
 	if (ret)
 		return ret;
 	if (c->count)
-		ret = c->ended ? rmx_bundle_start(w, c, op_p, bad_p)
-			       : rmx_batch_start(w, c, op_p, bad_p);
+		ret = c->ended ? rmx_siblings_start(w, c, op_p, bad_p)
+			       : rmx_many_start(w, c, op_p, bad_p);
 	rmx_window_leave(w);
 	return ret;
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * What an owner has of an operation, whatever that is: one operation, a bundle
- * or a batch.
+ * What an owner has of an operation, whatever that is: one operation, siblings,
+ * or one on many elements.
  */
 #ifndef RMAEXT_LIFE_H
 #define RMAEXT_LIFE_H

@@ -7,7 +7,7 @@
  * Its owner is told of its failure; if a flush comes before the owner has
  * looked, or there is none, the flush reports it.
  */
-#include "xfer/operation.h"
+#include "xfer/siblings.h"
 
 #include <stdio.h>
 #include <string.h>

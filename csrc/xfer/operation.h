@@ -38,12 +38,7 @@ enum rmx_kind {
 	RMX_MESSAGE_GET
 };
 
-/* Requests that are one for their owner. The last to end sets *ended. */
-struct rmx_siblings {
-	atomic_uint left;
-	atomic_bool failed; /* one of them */
-	int *ended;
-};
+struct rmx_siblings; /* requests that are one for their owner: siblings.h */
 
 struct rmx_op {
 	struct rmaext_op owned; /* its life is set when an owner gets it */
@@ -125,7 +120,7 @@ struct rmx_op {
 	struct rmaext_error failure; /* written before error is set */
 };
 
-/* The operation that an owner has, which is no bundle and no batch; or NULL. */
+/* The operation that an owner has, which is one; or NULL. */
 static inline struct rmx_op *rmx_op_of(struct rmaext_op *owned)
 {
 	return (struct rmx_op *)owned;
@@ -346,8 +341,6 @@ void rmx_op_failed(struct rmx_op *op, const struct rmaext_error *record);
 void rmx_op_abandon(struct rmx_op *op);
 int rmx_op_report(struct rmx_op *op);
 void rmx_op_told(struct rmx_op *op);
-/* One of the siblings has ended, or who counts as one is done. */
-void rmx_sibling_ended(struct rmx_siblings *siblings);
 
 /*
  * life.c: the callers are inside the window, but for those of wait and release.

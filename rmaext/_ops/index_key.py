@@ -12,7 +12,7 @@ import numpy as np
 
 from ..errors import BoundsError
 from .core import Array, Shape
-from .vector import indices
+from .many import indices
 
 __all__ = ["Parser", "Part"]
 

@@ -19,7 +19,7 @@ from ..typing import Operation, ScalarT
 from .arguments import behind, told, told_as
 from .core import Array, Shape
 from .index_key import Parser, Part
-from .vector import ManyOperations
+from .many import ManyOperations
 
 if TYPE_CHECKING:
     from mpi4py import MPI

@@ -13,9 +13,9 @@ from ..typing import Operation, ScalarT
 from .arguments import told
 from .atomic_ops import operation
 from .core import Array
+from .many import CSWAP, GET, PUT, Call, indices
 from .ranges import Places, RangeOperations
 from .request import Request, done_at_once
-from .vector import CSWAP, GET, PUT, Call, indices
 
 __all__ = ["ManyRequests"]
 
@@ -231,7 +231,7 @@ class ManyRequests(RangeOperations[ScalarT]):
             raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
         flat = [np.broadcast_to(array, shape).reshape(-1) for array in arguments]
         places = Places(flat[0], flat[1], None, flat[0].size, flat[0].size)
-        request = self._begin_bundle(call, type_, places, flat[2] if flat[2:] else None, out)
+        request = self._begin_at(call, type_, places, flat[2] if flat[2:] else None, out)
         near = ~np.broadcast_to(far, shape).reshape(-1)
         if call.kind == lib.RMAEXT_UPDATE and near.any():  # C has checked them
             own = [array[near] for array in flat]

@@ -17,8 +17,8 @@ from ..errors import BoundsError
 from ..typing import ScalarT
 from .arguments import told
 from .core import Array, Shape
+from .many import GET, PUT, Call, ManyOperations, indices
 from .request import Request, done_at_once
-from .vector import GET, PUT, Call, ManyOperations, indices
 
 __all__ = ["Places", "RangeOperations"]
 
@@ -267,7 +267,7 @@ class RangeOperations(ManyOperations[ScalarT]):
         if self._divided or (self._null is not None and (places.ranks == self._null).any()):
             self._by_elements(call, places, values, out)
             return done_at_once(out)
-        return self._begin_bundle(call, 0, places, values, out)
+        return self._begin_at(call, 0, places, values, out)
 
     def _by_elements(
         self, call: Call, places: Places, values: Array | None, out: Array | None
@@ -284,7 +284,7 @@ class RangeOperations(ManyOperations[ScalarT]):
 
     # -- one call of C ---------------------------------------------------------------
 
-    def _begin_bundle(
+    def _begin_at(
         self, call: Call, type_: int, places: Places, values: Array | None, out: Array | None
     ) -> Request:
         """Begin an operation on many places. The request, or the fabric, keeps the arrays."""

@@ -19,7 +19,7 @@ from .._memory import arrays, node
 from .._native._lib import ffi, lib
 from .._ops.arguments import told
 from .._ops.core import Array, Place
-from .._ops.vector import PUT
+from .._ops.many import PUT
 from .._runtime.failures import from_c, not_for
 from ..errors import AccessError, AlignmentError, AttachError, RmaError
 from ..typing import ScalarT

@@ -13,7 +13,7 @@ from .._comm.columns import changed, each
 from .._memory import arrays
 from .._native._lib import lib
 from .._ops.core import Array, Place, Shape
-from .._ops.vector import GET, PUT, Call, indices
+from .._ops.many import GET, PUT, Call, indices
 from .._runtime.failures import not_for
 from .._runtime.reports import dtype_name
 from ..errors import AlignmentError

@@ -19,7 +19,7 @@ from .._fabric.registration import How, one_part
 from .._memory.arrays import access_bits, address, part_of, window_array
 from .._native._lib import lib
 from .._ops.core import Array, Place, WindowCore
-from .._ops.vector import Call, indices
+from .._ops.many import Call, indices
 from .._runtime import lifetime
 from .._runtime.reports import dtype_name
 from ..errors import KeyRejectedError

@@ -23,7 +23,7 @@ from mpi4py import MPI
 from support.guarded import guarded, neighbour, noise, same
 
 import rmaext
-from rmaext._ops.vector import ManyOperations
+from rmaext._ops.many import ManyOperations
 
 pytestmark = pytest.mark.pair
 

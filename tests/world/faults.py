@@ -239,10 +239,10 @@ FAULTS = [
         "				rmx_place_at(p, some->first + (i ? i - 1 : i)).offset +",
     ),
     Fault(
-        "an element goes to the lane of the one before",
-        "exec/vector_lanes.c",
-        "		b->order[lane->end++] = (uint32_t)(i - b->start);",
-        "		b->order[lane->end++] = (uint32_t)(i > b->start ? i - b->start - 1 : 0);",
+        "an element goes to the target of the one before",
+        "exec/many_per_target.c",
+        "		b->order[it->end++] = (uint32_t)(i - b->start);",
+        "		b->order[it->end++] = (uint32_t)(i > b->start ? i - b->start - 1 : 0);",
     ),
     Fault(
         "a request of many has ended with its first part",
@@ -277,7 +277,7 @@ FAULTS = [
     ),
     Fault(
         "an operation on many leaves what was sent when one fails",
-        "xfer/bundle.c",
+        "xfer/siblings.c",
         "			op->fabric->hooks->give_up(op);\n",
         "			(void)op;\n",
     ),

@@ -145,7 +145,7 @@ static void forgotten(void)
 	pair_close(&p);
 }
 
-/* What is in line behind a batch goes when the batch is given up. */
+/* What is in line behind an operation on many goes when that is given up. */
 static void behind_given_up(void)
 {
 	enum { MANY = 8000 }; /* more than there are credits for */

@@ -30,9 +30,9 @@ static void refuse_copies(void)
 	OK(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program));
 }
 
-enum way { PUT, GET, SHORT, MANY, MANY_GET, BUNDLE, NOTIFY, WAYS };
+enum way { PUT, GET, SHORT, MANY, MANY_GET, RANGES, NOTIFY, WAYS };
 
-static void bundle(rmaext_window *w, const struct rig *r, unsigned int seed)
+static void ranges(rmaext_window *w, const struct rig *r, unsigned int seed)
 {
 	const int64_t ranks[2] = {0, 0}, offsets[2] = {100, 20000};
 	const int64_t counts[2] = {5, 15000}; /* short and long */
@@ -120,8 +120,8 @@ static void one_way(rmaext_window *w, const struct rig *r, enum way way,
 			CHECK(!memcmp(r->window_memory + 8 * offsets[i],
 				      values + 8 * i, 8));
 		break;
-	case BUNDLE:
-		bundle(w, r, seed);
+	case RANGES:
+		ranges(w, r, seed);
 		break;
 	default:
 		OK(finish(notified(w, values, &op), &op));

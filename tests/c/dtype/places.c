@@ -94,7 +94,7 @@ static void walk(struct rmx_places *p)
 			EQUAL(rmx_place_at(p, i).result[k], (char)(i * 7 + k));
 }
 
-/* Elements by offsets: as a batch has them, and as coalesced ones do. */
+/* Elements by offsets: as a call on many has them, and as coalesced ones do. */
 static void elements(void)
 {
 	static const uint64_t units[] = {1,   4,   8,	24,	491,

@@ -7,14 +7,14 @@
  * again when it is touched, as another thread, or a peer's put, may have
  * changed the caller's arrays in between.
  */
-#include "exec/vector.h"
+#include "exec/many.h"
 #include "exec/guard.h"
 
 #define RMX_PARTS 256 /* ranks at most */
 #define RMX_SPARE 64  /* there may be so many more ranks than elements */
 
 /*
- * The part of each rank's memory that the batch may use: count[rank] elements
+ * The part of each rank's memory that the call may use: count[rank] elements
  * at map[rank].
  */
 struct parts {
@@ -73,7 +73,7 @@ indices_within(const int64_t *index, uint64_t n, uint64_t low, uint64_t limit)
 }
 
 /* Do the elements have that rank, all? Where they differ, the first ones do. */
-static bool ranks_are(const struct rmx_batch *b, uint64_t start, uint64_t end,
+static bool ranks_are(const struct rmx_many *b, uint64_t start, uint64_t end,
 		      int64_t rank)
 {
 	const uint64_t n = end - start, some = n < 16 ? n : 16;
@@ -85,13 +85,13 @@ static bool ranks_are(const struct rmx_batch *b, uint64_t start, uint64_t end,
 	       indices_within(ranks + some, n - some, (uint64_t)rank, 1);
 }
 
-static void part_add(struct parts *p, const struct rmx_batch *b, int64_t rank,
+static void part_add(struct parts *p, const struct rmx_many *b, int64_t rank,
 		     bool checked)
 {
 	const struct rmx_target *t = rmx_target_of(b->window, rank);
 	const bool may =
-		rmx_batch_is_local(b, rank) && (checked || !rmx_doubtful(t)) &&
-		(t->access & b->access) == b->access && rmx_batch_aligned(b, t);
+		rmx_many_is_local(b, rank) && (checked || !rmx_doubtful(t)) &&
+		(t->access & b->access) == b->access && rmx_many_aligned(b, t);
 	const uint64_t count = may ? t->size / b->unit : 0;
 
 	p->map[p->ranks] = t->map;
@@ -107,7 +107,7 @@ static void part_add(struct parts *p, const struct rmx_batch *b, int64_t rank,
  * there are more than `most` ranks, or if the only one does not exist.
  * `checked` says that ranks in doubt were found to live.
  */
-static bool parts_make(struct parts *p, const struct rmx_batch *b,
+static bool parts_make(struct parts *p, const struct rmx_many *b,
 		       uint64_t start, uint64_t end, uint64_t most,
 		       bool checked)
 {
@@ -145,7 +145,7 @@ enum how {
 
 /*
  * A position in the arrays of ranks and offsets. It has copies of what the
- * batch and the parts have, as the compiler cannot know that the loops do not
+ * call and the parts have, as the compiler cannot know that the loops do not
  * write to these.
  */
 struct cursor {
@@ -157,7 +157,7 @@ struct cursor {
 	const uint64_t *count;
 };
 
-static inline struct cursor cursor_at(const struct rmx_batch *b,
+static inline struct cursor cursor_at(const struct rmx_many *b,
 				      const struct parts *p, uint64_t i)
 {
 	return (struct cursor){
@@ -192,7 +192,7 @@ cursor_next(struct cursor *at, enum how how, size_t unit)
 
 /* -- checks */
 
-static bool batch_is_inside(const struct rmx_batch *b, struct parts *p)
+static bool many_is_inside(const struct rmx_many *b, struct parts *p)
 {
 	struct cursor at = cursor_at(b, p, 0);
 
@@ -214,8 +214,8 @@ typedef void element(void *cell, const void *value, void *result);
 
 /* It is inlined for each unit, operation and `how`, which are constants. */
 static inline __attribute__((always_inline)) int
-batch_loop(const struct rmx_batch *b, const struct parts *p, uint64_t start,
-	   uint64_t end, size_t unit, element *operation, enum how how)
+many_loop(const struct rmx_many *b, const struct parts *p, uint64_t start,
+	  uint64_t end, size_t unit, element *operation, enum how how)
 {
 	const char *value = rmx_value_at(b, start);
 	char *result = rmx_result_at(b, start);
@@ -236,19 +236,19 @@ batch_loop(const struct rmx_batch *b, const struct parts *p, uint64_t start,
 }
 
 static inline __attribute__((always_inline)) int
-batch_each(const struct rmx_batch *b, const struct parts *p, uint64_t start,
-	   uint64_t end, size_t unit, element *operation)
+many_each(const struct rmx_many *b, const struct parts *p, uint64_t start,
+	  uint64_t end, size_t unit, element *operation)
 {
 	if (p->one)
-		return batch_loop(b, p, start, end, unit, operation, ONE);
+		return many_loop(b, p, start, end, unit, operation, ONE);
 	if (p->even)
-		return batch_loop(b, p, start, end, unit, operation, EVEN);
-	return batch_loop(b, p, start, end, unit, operation, UNEVEN);
+		return many_loop(b, p, start, end, unit, operation, EVEN);
+	return many_loop(b, p, start, end, unit, operation, UNEVEN);
 }
 
 /* For units, types and operations that have no loop of their own. */
-static int batch_by_cells(const struct rmx_batch *b, const struct parts *p,
-			  uint64_t start, uint64_t end)
+static int many_by_cells(const struct rmx_many *b, const struct parts *p,
+			 uint64_t start, uint64_t end)
 {
 	const enum how how = p->one ? ONE : UNEVEN;
 	struct cursor at = cursor_at(b, p, start);
@@ -273,10 +273,10 @@ static int batch_by_cells(const struct rmx_batch *b, const struct parts *p,
 	return 0;
 }
 
-#define EACH(name, type) batch_each(b, p, start, end, sizeof(type), rmx_##name)
+#define EACH(name, type) many_each(b, p, start, end, sizeof(type), rmx_##name)
 
-static int batch_sum(const struct rmx_batch *b, const struct parts *p,
-		     uint64_t start, uint64_t end)
+static int many_sum(const struct rmx_many *b, const struct parts *p,
+		    uint64_t start, uint64_t end)
 {
 	switch (b->type) {
 	case RMAEXT_INT32:
@@ -290,14 +290,14 @@ static int batch_sum(const struct rmx_batch *b, const struct parts *p,
 	case RMAEXT_DOUBLE:
 		return EACH(add_f8, double);
 	}
-	return batch_by_cells(b, p, start, end);
+	return many_by_cells(b, p, start, end);
 }
 
-static int batch_move(const struct rmx_batch *b, const struct parts *p,
-		      uint64_t start, uint64_t end)
+static int many_move(const struct rmx_many *b, const struct parts *p,
+		     uint64_t start, uint64_t end)
 {
 	if (!p->aligned || (b->unit != 4 && b->unit != 8))
-		return batch_by_cells(b, p, start, end);
+		return many_by_cells(b, p, start, end);
 	if (b->kind == RMAEXT_PUT)
 		return b->unit == 4 ? EACH(put_uint32_t, uint32_t)
 				    : EACH(put_uint64_t, uint64_t);
@@ -305,13 +305,13 @@ static int batch_move(const struct rmx_batch *b, const struct parts *p,
 			    : EACH(get_uint64_t, uint64_t);
 }
 
-static int batch_apply(const struct rmx_batch *b, const struct parts *p,
-		       uint64_t start, uint64_t end)
+static int many_apply(const struct rmx_many *b, const struct parts *p,
+		      uint64_t start, uint64_t end)
 {
 	if (!rmx_updates(b))
-		return batch_move(b, p, start, end);
-	return b->op == RMAEXT_SUM ? batch_sum(b, p, start, end)
-				   : batch_by_cells(b, p, start, end);
+		return many_move(b, p, start, end);
+	return b->op == RMAEXT_SUM ? many_sum(b, p, start, end)
+				   : many_by_cells(b, p, start, end);
 }
 
 /* -- the guards of all parts */
@@ -321,7 +321,7 @@ static int batch_apply(const struct rmx_batch *b, const struct parts *p,
  * enter the guards of all. If another thread changes the ranks later,
  * cursor_next() finds no elements in these parts.
  */
-static void parts_drop_unused(struct parts *p, const struct rmx_batch *b,
+static void parts_drop_unused(struct parts *p, const struct rmx_many *b,
 			      uint64_t start, uint64_t end)
 {
 	bool used[RMX_PARTS] = {false};
@@ -377,23 +377,23 @@ static int parts_enter_guards(const struct parts *p, int64_t *busy_p)
 }
 
 /*
- * Is the batch none for the loops over parts? They take offsets in elements,
+ * Is it nothing for the loops over parts? They take offsets in elements,
  * and types that are updated without a lock.
  */
-static bool batch_is_odd(const struct rmx_batch *b)
+static bool many_is_odd(const struct rmx_many *b)
 {
 	return (rmx_updates(b) && rmx_wide(b->type)) || b->scale != b->unit;
 }
 
 /* -- the record */
 
-static uint64_t elements_offset(const struct rmx_batch *b, uint64_t i)
+static uint64_t elements_offset(const struct rmx_many *b, uint64_t i)
 {
 	return b->window->first + rmx_offset_at(b, i) * b->scale;
 }
 
 /* Traces have the elements of each target, if there are not too many. */
-static void parts_trace(const struct rmx_batch *b, uint64_t start, uint64_t end)
+static void parts_trace(const struct rmx_many *b, uint64_t start, uint64_t end)
 {
 	const uint64_t ranks = (uint64_t)b->window->count;
 	uint64_t counts[RMX_PARTS] = {0};
@@ -407,7 +407,7 @@ static void parts_trace(const struct rmx_batch *b, uint64_t start, uint64_t end)
 	for (uint64_t rank = 0; rank < ranks; rank++)
 		if (counts[rank])
 			rmx_count_direct(&b->window->tally, (int64_t)rank,
-					 rmx_batch_counts_as(b), 0,
+					 rmx_many_counts_as(b), 0,
 					 counts[rank] * b->unit, false);
 }
 
@@ -416,7 +416,7 @@ static void parts_trace(const struct rmx_batch *b, uint64_t start, uint64_t end)
  * RMX_SEVERAL: these are not counted one by one, which would take a good part
  * of the time.
  */
-static void elements_count(const struct rmx_batch *b, int64_t rank,
+static void elements_count(const struct rmx_many *b, int64_t rank,
 			   uint64_t start, uint64_t end)
 {
 	const bool one = rank != RMX_SEVERAL;
@@ -426,28 +426,27 @@ static void elements_count(const struct rmx_batch *b, int64_t rank,
 	if (!one && rmx_record.traced && b->window->count <= RMX_PARTS)
 		parts_trace(b, start, end);
 	else
-		rmx_count_direct(&b->window->tally, rank,
-				 rmx_batch_counts_as(b),
+		rmx_count_direct(&b->window->tally, rank, rmx_many_counts_as(b),
 				 one ? elements_offset(b, start) : 0,
 				 (end - start) * b->unit, false);
 }
 
-bool rmx_direct_all(const struct rmx_batch *b, int *ret_p, uint64_t *done_p)
+bool rmx_direct_all(const struct rmx_many *b, int *ret_p, uint64_t *done_p)
 {
 	const uint64_t end = b->count < RMX_PORTION ? b->count : RMX_PORTION;
 	struct parts p;
 	int64_t busy;
 
-	if (batch_is_odd(b) ||
+	if (many_is_odd(b) ||
 	    !parts_make(&p, b, 0, b->count, b->count + RMX_SPARE, false) ||
-	    (!b->fresh && !batch_is_inside(b, &p)))
+	    (!b->fresh && !many_is_inside(b, &p)))
 		return false;
 	if (rmx_updates(b)) {
 		parts_drop_unused(&p, b, 0, end);
 		if (!parts_try_guards(&p, &busy))
 			return false;
 	}
-	*ret_p = batch_apply(b, &p, 0, end);
+	*ret_p = many_apply(b, &p, 0, end);
 	if (rmx_updates(b))
 		parts_leave_guards(&p, p.ranks);
 	if (b->fresh && *ret_p)
@@ -457,7 +456,7 @@ bool rmx_direct_all(const struct rmx_batch *b, int *ret_p, uint64_t *done_p)
 	return true;
 }
 
-int rmx_direct_portion(struct rmx_batch *b, uint64_t end)
+int rmx_direct_portion(struct rmx_many *b, uint64_t end)
 {
 	const uint64_t start = b->at;
 	int64_t rank = b->rank_mask && end - start > 1 ? RMX_SEVERAL
@@ -465,7 +464,7 @@ int rmx_direct_portion(struct rmx_batch *b, uint64_t end)
 	struct parts p = {.one = false};
 	int ret = 0;
 
-	if (batch_is_odd(b) ||
+	if (many_is_odd(b) ||
 	    !parts_make(&p, b, start, end, end - start, true)) {
 		if (rmx_updates(b)) {
 			ret = rmx_cells_update_each(b, end);
@@ -474,13 +473,13 @@ int rmx_direct_portion(struct rmx_batch *b, uint64_t end)
 		}
 		ret = rmx_cells_move_each(b, start, end);
 	} else if (!rmx_updates(b)) {
-		ret = batch_apply(b, &p, start, end);
+		ret = many_apply(b, &p, start, end);
 	} else {
 		parts_drop_unused(&p, b, start, end);
 		ret = parts_enter_guards(&p, &b->busy);
 		if (ret)
 			return ret;
-		ret = batch_apply(b, &p, start, end);
+		ret = many_apply(b, &p, start, end);
 		parts_leave_guards(&p, p.ranks);
 	}
 	elements_count(b, p.one ? p.first : rank, start, end);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Bundles of the program: one operation on each of many places, which all ranks
- * of a window may have, as requests. Short elements of one length are a batch
- * that is begun (api/vector.c). Else what is reached by memory is done at once;
- * the short places of each other target are one operation, which goes as
- * messages; the long ones are a read or write each.
+ * One operation on each of many places, which all ranks of a window may have,
+ * as requests. Short elements of one length are begun by api/many.c. Else what
+ * is reached by memory is done at once; the short places of each other target
+ * are one operation, which goes as messages; the long ones are a read or write
+ * each.
  *
  * All places are copied and checked before the first is touched: what another
  * thread does to the caller's arrays of ranks, offsets and counts meanwhile
@@ -12,15 +12,15 @@
  */
 #include "api/api.h"
 #include "exec/copy_places.h"
-#include "exec/vector.h"
+#include "exec/many.h"
 #include "win/notify.h"
-#include "xfer/bundle.h"
+#include "xfer/siblings.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define BUNDLE_LONG ((uint64_t)8 << 10) /* bytes; a longer place goes alone */
+#define LONG_PLACE ((uint64_t)8 << 10) /* bytes; a longer place goes alone */
 
 /* One place, and where its values and results are in own memory. */
 struct place {
@@ -46,7 +46,7 @@ struct begin {
 
 static const char *begin_name(const struct begin *b)
 {
-	return rmx_many_name(b->call->kind, 0, false);
+	return rmx_kind_name(b->call->kind, 0, false);
 }
 
 static const char *place_value(const struct begin *b, const struct place *p)
@@ -102,8 +102,8 @@ static int place_check(const struct begin *b, struct place *p)
 			return ret;
 	}
 	p->target = rmx_target_of(b->window, p->rank);
-	p->near = rmx_many_is_local(w, b->call->kind, p->rank);
-	return rmx_many_check_route(w, begin_name(b), p->rank, b->call->kind,
+	p->near = rmx_kind_is_local(w, b->call->kind, p->rank);
+	return rmx_kind_check_route(w, begin_name(b), p->rank, b->call->kind,
 				    b->call->type, true);
 }
 
@@ -190,7 +190,7 @@ static bool place_is_long(const struct begin *b, const struct place *p)
 	const struct rmaext_window *w = b->window;
 
 	/* what is to notify goes as messages, which are in order */
-	return p->len > BUNDLE_LONG && !b->call->notify && !w->root->attached &&
+	return p->len > LONG_PLACE && !b->call->notify && !w->root->attached &&
 	       !rmx_by_message(w, p->target, p->len);
 }
 
@@ -260,7 +260,7 @@ static int places_copy(const struct begin *b, int64_t rank)
 
 /* The short places of a rank, as one operation. */
 static int member_begin_short(const struct begin *b, int64_t rank,
-			      uint64_t count, struct rmx_bundle *g)
+			      uint64_t count, struct rmx_siblings *g)
 {
 	const struct rmaext_places_call *c = b->call;
 	struct rmx_places *places = pieces_new(b, rank, count, false);
@@ -283,11 +283,11 @@ static int member_begin_short(const struct begin *b, int64_t rank,
 	op->local = c->results;
 	op->unit = 1;
 	op->notify = c->notify - 1;
-	return rmx_bundle_begin(g, op);
+	return rmx_siblings_begin(g, op);
 }
 
 static int member_begin_long(const struct begin *b, const struct place *p,
-			     struct rmx_bundle *g)
+			     struct rmx_siblings *g)
 {
 	const bool put = b->call->kind == RMAEXT_PUT;
 	struct rmx_op *op;
@@ -296,10 +296,11 @@ static int member_begin_long(const struct begin *b, const struct place *p,
 		      : rmx_get_new(b->window, p->rank, p->at,
 				    place_result(b, p), p->len, &op);
 
-	return ret ? ret : rmx_bundle_begin(g, op);
+	return ret ? ret : rmx_siblings_begin(g, op);
 }
 
-static int rank_begin(const struct begin *b, int64_t rank, struct rmx_bundle *g)
+static int rank_begin(const struct begin *b, int64_t rank,
+		      struct rmx_siblings *g)
 {
 	const uint64_t start = b->first[rank], end = b->first[rank + 1];
 	const struct place *first;
@@ -341,43 +342,43 @@ static uint64_t begin_members(const struct begin *b)
 
 static int begin_far(struct begin *b, struct rmaext_op **op_p)
 {
-	struct rmx_bundle *g;
+	struct rmx_siblings *g;
 	uint64_t members;
 	int ret = places_sort(b);
 
 	if (ret)
 		return ret;
 	members = begin_members(b);
-	g = rmx_bundle_new(members, b->call->ended);
+	g = rmx_siblings_new(members, b->call->ended);
 	if (!g)
 		return rmx_no_memory("the requests of a call");
 	for (int64_t rank = 0; rank < b->window->count && !ret; rank++)
 		ret = rank_begin(b, rank, g);
-	rmx_bundle_begun(g);
+	rmx_siblings_begun(g);
 	if (g->count) {
 		*op_p = &g->owned;
 		return ret ? ret : RMAEXT_PENDING;
 	}
-	rmx_bundle_end(g);
+	rmx_siblings_end(g);
 	return ret;
 }
 
-/* Is it a batch, whose elements are packed tightly into messages? */
-static bool is_batch(const struct rmaext_places_call *c)
+/* Are they elements, which are packed tightly into messages? */
+static bool are_elements(const struct rmaext_places_call *c)
 {
 	return !c->counts && !c->notify &&
-	       (c->unit <= BUNDLE_LONG || c->kind == RMAEXT_UPDATE);
+	       (c->unit <= LONG_PLACE || c->kind == RMAEXT_UPDATE);
 }
 
-int rmx_bundle_start(struct rmaext_window *w,
-		     const struct rmaext_places_call *call,
-		     struct rmaext_op **op_p, int64_t *bad_p)
+int rmx_siblings_start(struct rmaext_window *w,
+		       const struct rmaext_places_call *call,
+		       struct rmaext_op **op_p, int64_t *bad_p)
 {
 	struct begin b = {.window = w, .call = call};
 	int ret;
 
-	if (is_batch(call))
-		return rmx_batch_begin(w, call, op_p, bad_p);
+	if (are_elements(call))
+		return rmx_many_begin(w, call, op_p, bad_p);
 	b.scale = call->scale ? call->scale
 		  : w->stride ? w->stride
 			      : call->unit;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * A batch: one operation on many elements, as rmaext_start_many() begins it.
- * api/vector.c checks it, vector_direct.c and vector_lanes.c carry out what
- * needs no message; the rest are requests, of a bundle for each block.
+ * One operation on many elements, as rmaext_start_many() begins it.
+ * api/many.c checks it, many_direct.c and many_per_target.c carry out what
+ * needs no message; the rest are requests, siblings for each block.
  */
-#ifndef RMAEXT_VECTOR_H
-#define RMAEXT_VECTOR_H
+#ifndef RMAEXT_MANY_H
+#define RMAEXT_MANY_H
 
 #include "base/life.h"
 #include "dtype/gather.h"
@@ -18,7 +18,7 @@
 #define RMX_ONLY_DIRECT (1u << RMAEXT_DIRECT)
 
 /* The elements of a block that go to one target: order[first..end). */
-struct rmx_lane {
+struct rmx_per_target {
 	int64_t rank;
 	struct rmx_target *target;
 	uint32_t first, end;
@@ -27,7 +27,7 @@ struct rmx_lane {
 	struct rmx_places places;
 };
 
-struct rmx_batch {
+struct rmx_many {
 	struct rmaext_op owned;
 	struct rmaext_window *window;
 	struct rmaext_fabric *fabric; /* the struct stays when it is closed */
@@ -44,28 +44,28 @@ struct rmx_batch {
 	int64_t *copies; /* these two, from malloc(); NULL: the caller's */
 	const char *values;
 	char *results;
-	bool fresh;		/* of a get: nobody sees results if it fails */
-	unsigned int routes;	/* a bit for each route of an element */
-	uint64_t start, end;	/* the block that is being carried out */
-	uint64_t at;		/* elements before it are done by memory */
-	int64_t busy;		/* rank whose guard was not free */
-	uint32_t *order;	/* the block's elements by lane, from start */
-	uint32_t *lane_of;	/* of a rank: 1 + its lane's index */
-	struct rmx_lane *lanes; /* with an empty one at the end */
-	size_t lane_count;
-	struct rmx_bundle *bundle; /* of the lanes; or NULL */
-	int64_t deadline;	   /* of the wait for a guard */
-	int64_t begun; /* when the block's lanes were made, for the record */
+	bool fresh;	     /* of a get: nobody sees results if it fails */
+	unsigned int routes; /* a bit for each route of an element */
+	uint64_t start, end; /* the block that is being carried out */
+	uint64_t at;	     /* elements before it are done by memory */
+	int64_t busy;	     /* rank whose guard was not free */
+	uint32_t *order;     /* the block's elements by target, from start */
+	uint32_t *number_of; /* of a rank: 1 + its index in per_target */
+	struct rmx_per_target *per_target; /* with an empty one at the end */
+	size_t target_count;
+	struct rmx_siblings *siblings; /* of the block; or NULL */
+	int64_t deadline;	       /* of the wait for a guard */
+	int64_t begun; /* when the block was sorted, for the record */
 };
 
-/* What the record has of a batch: RMAEXT_DID_PUT and so on. */
-static inline unsigned int rmx_batch_counts_as(const struct rmx_batch *b)
+/* What the record has of it: RMAEXT_DID_PUT and so on. */
+static inline unsigned int rmx_many_counts_as(const struct rmx_many *b)
 {
 	return rmx_counted_as(b->kind, b->results);
 }
 
 /* Returns the name of the operation, for error records. */
-static inline const char *rmx_many_name(int kind, int op, bool fetch)
+static inline const char *rmx_kind_name(int kind, int op, bool fetch)
 {
 	if (kind == RMAEXT_UPDATE && op == RMAEXT_CSWAP)
 		return "compare_and_swap_many";
@@ -74,38 +74,38 @@ static inline const char *rmx_many_name(int kind, int op, bool fetch)
 	return kind == RMAEXT_PUT ? "put_many" : "get_many";
 }
 
-static inline const char *rmx_batch_name(const struct rmx_batch *b)
+static inline const char *rmx_many_name(const struct rmx_many *b)
 {
-	return rmx_many_name(b->kind, b->op, b->results);
+	return rmx_kind_name(b->kind, b->op, b->results);
 }
 
 /*
  * Return what the caller's arrays have for element i. Ranks and offsets are
  * read in one piece, as another thread may change them.
  */
-static inline int64_t rmx_rank_at(const struct rmx_batch *b, uint64_t i)
+static inline int64_t rmx_rank_at(const struct rmx_many *b, uint64_t i)
 {
 	return __atomic_load_n(&b->ranks[i & b->rank_mask], __ATOMIC_RELAXED);
 }
 
-static inline uint64_t rmx_offset_at(const struct rmx_batch *b, uint64_t i)
+static inline uint64_t rmx_offset_at(const struct rmx_many *b, uint64_t i)
 {
 	return (uint64_t)__atomic_load_n(&b->offsets[i & b->offset_mask],
 					 __ATOMIC_RELAXED);
 }
 
-static inline const char *rmx_value_at(const struct rmx_batch *b, uint64_t i)
+static inline const char *rmx_value_at(const struct rmx_many *b, uint64_t i)
 {
 	return b->values ? b->values + i * b->step : NULL;
 }
 
-static inline char *rmx_result_at(const struct rmx_batch *b, uint64_t i)
+static inline char *rmx_result_at(const struct rmx_many *b, uint64_t i)
 {
 	return b->results ? b->results + i * b->unit : NULL;
 }
 
-/* Is the batch one of updates? */
-static inline bool rmx_updates(const struct rmx_batch *b)
+/* Is it an update? */
+static inline bool rmx_updates(const struct rmx_many *b)
 {
 	return b->kind == RMAEXT_UPDATE;
 }
@@ -115,7 +115,7 @@ static inline bool rmx_updates(const struct rmx_batch *b)
  * the window. It is asked anew wherever memory is touched, as another thread
  * may have changed the caller's arrays since they were checked.
  */
-static inline struct rmx_target *rmx_place(const struct rmx_batch *b,
+static inline struct rmx_target *rmx_place(const struct rmx_many *b,
 					   int64_t rank, uint64_t offset,
 					   uint64_t *at_p)
 {
@@ -131,23 +131,23 @@ static inline struct rmx_target *rmx_place(const struct rmx_batch *b,
 }
 
 /* Records that an array has changed since it was checked; -FI_EINVAL. */
-static inline int rmx_changed(const struct rmx_batch *b)
+static inline int rmx_changed(const struct rmx_many *b)
 {
-	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_batch_name(b),
+	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_many_name(b),
 			"the arrays of ranks or offsets changed during the "
 			"call");
 }
 
 /* Are the elements aligned for updates there? */
-static inline bool rmx_batch_aligned(const struct rmx_batch *b,
-				     const struct rmx_target *t)
+static inline bool rmx_many_aligned(const struct rmx_many *b,
+				    const struct rmx_target *t)
 {
 	return !rmx_updates(b) || (rmx_update_aligned(t, 0, b->type) &&
 				   b->scale % rmx_type_of(b->type).align == 0);
 }
 
 /* Does this CPU carry out operations of that kind on a rank? */
-static inline bool rmx_many_is_local(const struct rmaext_window *w, int kind,
+static inline bool rmx_kind_is_local(const struct rmaext_window *w, int kind,
 				     int64_t rank)
 {
 	if (kind == RMAEXT_UPDATE)
@@ -155,52 +155,51 @@ static inline bool rmx_many_is_local(const struct rmaext_window *w, int kind,
 	return rmx_target_of(w, rank)->route == RMAEXT_DIRECT;
 }
 
-static inline bool rmx_batch_is_local(const struct rmx_batch *b, int64_t rank)
+static inline bool rmx_many_is_local(const struct rmx_many *b, int64_t rank)
 {
-	return rmx_many_is_local(b->window, b->kind, rank);
+	return rmx_kind_is_local(b->window, b->kind, rank);
 }
 
-/* -- vector_direct.c */
+/* -- many_direct.c */
 
 /*
- * Carries the batch out at once, or its first block, if all elements are valid
+ * Carries it out at once, or its first block, if all elements are valid
  * and for this CPU. It does not wait, so the interpreter's lock may be held.
  * Returns false if nothing was done; else *done_p is the number of elements
  * that are done, and *ret_p is 0 or an error with a record.
  */
-bool rmx_direct_all(const struct rmx_batch *batch, int *ret_p,
-		    uint64_t *done_p);
+bool rmx_direct_all(const struct rmx_many *many, int *ret_p, uint64_t *done_p);
 
 /*
- * Carries out the elements from batch->at up to `end`, all of which are for
+ * Carries out the elements from many->at up to `end`, all of which are for
  * this CPU. Returns 0, an error with a record, or RMAEXT_PENDING: a guard was
- * not free, that of batch->busy; call it again.
+ * not free, that of many->busy; call it again.
  */
-int rmx_direct_portion(struct rmx_batch *batch, uint64_t end);
+int rmx_direct_portion(struct rmx_many *many, uint64_t end);
 
-/* -- vector_cells.c */
+/* -- many_cells.c */
 
 /*
- * Carry out the elements from batch->at, or `start`, up to `end`, all of which
- * are for this CPU. update moves batch->at, and returns as rmx_direct_portion()
+ * Carry out the elements from many->at, or `start`, up to `end`, all of which
+ * are for this CPU. update moves many->at, and returns as rmx_direct_portion()
  * does; move, of puts and gets, returns 0 or an error with a record.
  */
-int rmx_cells_update_each(struct rmx_batch *batch, uint64_t end);
-int rmx_cells_move_each(const struct rmx_batch *batch, uint64_t start,
+int rmx_cells_update_each(struct rmx_many *many, uint64_t end);
+int rmx_cells_move_each(const struct rmx_many *many, uint64_t start,
 			uint64_t end);
 
-/* -- vector_lanes.c */
+/* -- many_per_target.c */
 
 /*
- * Sorts the elements of the block that are not for this CPU into lanes, which
- * the batch owns. Returns 0, or an error with a record.
+ * Sorts the elements of the block that are not for this CPU by their target.
+ * Returns 0, or an error with a record.
  */
-int rmx_lanes_make(struct rmx_batch *batch);
+int rmx_per_target_make(struct rmx_many *many);
 
 /*
- * Copies the lanes that need no message by system calls. Returns 0 when all are
+ * Copies what needs no message by system calls. Returns 0 when all are
  * done, RMAEXT_PENDING at the time `until`, or an error with a record.
  */
-int rmx_lanes_copy(struct rmx_batch *batch, int64_t until);
+int rmx_per_target_copy(struct rmx_many *many, int64_t until);
 
 #endif

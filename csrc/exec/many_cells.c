@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Elements of a batch in memory that is mapped here, one by one: what the loops
- * of vector_direct.c do not take, and batches over any number of ranks.
+ * Elements in memory that is mapped here, one by one: what the loops
+ * of many_direct.c do not take, and batches over any number of ranks.
  */
-#include "exec/vector.h"
+#include "exec/many.h"
 
-int rmx_cells_update_each(struct rmx_batch *b, uint64_t end)
+int rmx_cells_update_each(struct rmx_many *b, uint64_t end)
 {
 	for (uint64_t at; b->at < end; b->at++) {
 		const uint64_t i = b->at;
@@ -15,7 +15,7 @@ int rmx_cells_update_each(struct rmx_batch *b, uint64_t end)
 		void *cell;
 		int ret;
 
-		if (!t || !rmx_batch_is_local(b, rank))
+		if (!t || !rmx_many_is_local(b, rank))
 			return rmx_changed(b);
 		cell = t->map + at;
 		ret = rmx_update_cells(b->window, rank, b->op, b->type, &cell,
@@ -28,7 +28,7 @@ int rmx_cells_update_each(struct rmx_batch *b, uint64_t end)
 	return 0;
 }
 
-int rmx_cells_move_each(const struct rmx_batch *b, uint64_t start, uint64_t end)
+int rmx_cells_move_each(const struct rmx_many *b, uint64_t start, uint64_t end)
 {
 	void *cells[RMX_CELLS];
 

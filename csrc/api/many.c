@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Operations on elements all over the window. Where every target
- * is mapped here, exec/vector_direct.c does them. Else a block of the elements
- * after another is sorted by target; those of each target, a lane, are copied
- * by system calls, or are one request, and the requests of a block are a
- * bundle.
+ * Operations on elements all over the window. Where every target is mapped
+ * here, exec/many_direct.c does them. Else a block of the elements after
+ * another is sorted by target; those of each target are copied by system calls,
+ * or are one request, and the requests of a block are siblings.
  */
 #include "api/api.h"
 #include "exec/guard.h"
-#include "exec/vector.h"
-#include "xfer/bundle.h"
+#include "exec/many.h"
+#include "xfer/siblings.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -19,7 +18,7 @@
 
 /* -- checks, before anything is done */
 
-int rmx_many_check_route(const struct rmaext_window *w, const char *call,
+int rmx_kind_check_route(const struct rmaext_window *w, const char *call,
 			 int64_t rank, int kind, int type, bool aligned)
 {
 	const struct rmx_target *t = rmx_target_of(w, rank);
@@ -29,7 +28,7 @@ int rmx_many_check_route(const struct rmaext_window *w, const char *call,
 				"the memory there is not aligned to %u, as "
 				"updates of this dtype need it",
 				rmx_type_of(type).align);
-	if (rmx_many_is_local(w, kind, rank) ||
+	if (rmx_kind_is_local(w, kind, rank) ||
 	    (t->route == RMAEXT_CMA && kind != RMAEXT_UPDATE) ||
 	    (w->fabric && rmx_peer_of(w, rank)))
 		return 0;
@@ -37,18 +36,18 @@ int rmx_many_check_route(const struct rmaext_window *w, const char *call,
 			"no route leads there: that rank has no network");
 }
 
-static int batch_check_route(const struct rmx_batch *b, int64_t rank)
+static int many_check_route(const struct rmx_many *b, int64_t rank)
 {
-	return rmx_many_check_route(
-		b->window, rmx_batch_name(b), rank, b->kind, b->type,
-		rmx_batch_aligned(b, rmx_target_of(b->window, rank)));
+	return rmx_kind_check_route(
+		b->window, rmx_many_name(b), rank, b->kind, b->type,
+		rmx_many_aligned(b, rmx_target_of(b->window, rank)));
 }
 
 /* Records what is wrong with an element, if anything is. */
-static int batch_check_one(const struct rmx_batch *b, int64_t rank,
-			   uint64_t offset)
+static int many_check_one(const struct rmx_many *b, int64_t rank,
+			  uint64_t offset)
 {
-	const char *call = rmx_batch_name(b);
+	const char *call = rmx_many_name(b);
 	int ret;
 
 	if (offset >= b->limit)
@@ -57,20 +56,20 @@ static int batch_check_one(const struct rmx_batch *b, int64_t rank,
 				(long long)offset);
 	ret = rmx_check(b->window, call, rank, offset * b->scale, b->unit,
 			b->access);
-	return ret ? ret : batch_check_route(b, rank);
+	return ret ? ret : many_check_route(b, rank);
 }
 
-static unsigned int batch_route_bit(const struct rmx_batch *b, int64_t rank)
+static unsigned int many_route_bit(const struct rmx_many *b, int64_t rank)
 {
 	const int route = rmx_target_of(b->window, rank)->route;
 
-	return 1u << (rmx_batch_is_local(b, rank) ? RMAEXT_DIRECT
-		      : route == RMAEXT_DIRECT	  ? RMAEXT_FABRIC
-						  : route);
+	return 1u << (rmx_many_is_local(b, rank) ? RMAEXT_DIRECT
+		      : route == RMAEXT_DIRECT	 ? RMAEXT_FABRIC
+						 : route);
 }
 
 /* A quick look at all; if one may be wrong, the first such is described. */
-static int batch_check_all(struct rmx_batch *b, int64_t *bad_p)
+static int many_check_all(struct rmx_many *b, int64_t *bad_p)
 {
 	unsigned int routes = 0;
 	uint64_t i, at;
@@ -81,11 +80,11 @@ static int batch_check_all(struct rmx_batch *b, int64_t *bad_p)
 		const struct rmx_target *t =
 			rmx_place(b, rank, rmx_offset_at(b, i), &at);
 
-		if (!t || rmx_doubtful(t) || !rmx_batch_aligned(b, t) ||
-		    (!rmx_batch_is_local(b, rank) &&
+		if (!t || rmx_doubtful(t) || !rmx_many_aligned(b, t) ||
+		    (!rmx_many_is_local(b, rank) &&
 		     !(b->fabric && t->member->peer)))
 			break;
-		routes |= batch_route_bit(b, rank);
+		routes |= many_route_bit(b, rank);
 	}
 	b->routes = routes;
 	if (i == b->count)
@@ -93,12 +92,12 @@ static int batch_check_all(struct rmx_batch *b, int64_t *bad_p)
 	for (i = 0; i < b->count; i++) {
 		const int64_t rank = rmx_rank_at(b, i);
 
-		ret = batch_check_one(b, rank, rmx_offset_at(b, i));
+		ret = many_check_one(b, rank, rmx_offset_at(b, i));
 		if (ret) {
 			*bad_p = (int64_t)i;
 			return ret;
 		}
-		b->routes |= batch_route_bit(b, rank);
+		b->routes |= many_route_bit(b, rank);
 	}
 	return 0;
 }
@@ -106,7 +105,7 @@ static int batch_check_all(struct rmx_batch *b, int64_t *bad_p)
 /* -- block by block */
 
 /* Does the elements by memory of a block that has others too. */
-static int portion_some_direct(struct rmx_batch *b)
+static int portion_some_direct(struct rmx_many *b)
 {
 	int ret = 0;
 
@@ -115,7 +114,7 @@ static int portion_some_direct(struct rmx_batch *b)
 
 		if ((uint64_t)rank >= (uint64_t)b->window->count)
 			return rmx_changed(b);
-		if (rmx_batch_is_local(b, rank))
+		if (rmx_many_is_local(b, rank))
 			ret = rmx_direct_portion(b, b->at + 1);
 		else
 			b->at++;
@@ -124,7 +123,7 @@ static int portion_some_direct(struct rmx_batch *b)
 }
 
 /* Does what is left of the block by memory. */
-static int portion_by_memory(struct rmx_batch *b)
+static int portion_by_memory(struct rmx_many *b)
 {
 	int ret;
 
@@ -138,12 +137,12 @@ static int portion_by_memory(struct rmx_batch *b)
 		       : ret;
 }
 
-/* Begins a request for a lane that goes by messages. */
-static int lane_begin(struct rmx_batch *b, struct rmx_lane *lane)
+/* Begins a request for a target whose elements go by messages. */
+static int target_begin(struct rmx_many *b, struct rmx_per_target *it)
 {
-	const uint64_t left = lane->places.count - lane->places.next;
+	const uint64_t left = it->places.count - it->places.next;
 	struct rmx_op *op;
-	int ret = rmx_op_new(b->window, lane->rank,
+	int ret = rmx_op_new(b->window, it->rank,
 			     rmx_updates(b)	     ? RMX_UPDATE
 			     : b->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
 						     : RMX_MESSAGE_GET,
@@ -151,7 +150,7 @@ static int lane_begin(struct rmx_batch *b, struct rmx_lane *lane)
 
 	if (ret)
 		return ret;
-	op->places = &lane->places;
+	op->places = &it->places;
 	op->op = b->op;
 	op->type = b->type;
 	op->unit = b->unit;
@@ -159,40 +158,40 @@ static int lane_begin(struct rmx_batch *b, struct rmx_lane *lane)
 	op->local = b->results;
 	/* who waits for it always learns of its failure, and no flush does */
 	op->told = !b->copies;
-	lane->begun = true;
-	return rmx_bundle_begin(b->bundle, op);
+	it->begun = true;
+	return rmx_siblings_begin(b->siblings, op);
 }
 
-static int lanes_begin(struct rmx_batch *b)
+static int per_target_begin(struct rmx_many *b)
 {
 	int ret = 0;
 
-	for (size_t k = 0; k < b->lane_count && !ret; k++)
-		if (b->lanes[k].messages && !b->lanes[k].begun)
-			ret = lane_begin(b, &b->lanes[k]);
+	for (size_t k = 0; k < b->target_count && !ret; k++)
+		if (b->per_target[k].messages && !b->per_target[k].begun)
+			ret = target_begin(b, &b->per_target[k]);
 	return ret;
 }
 
-/* Begins the requests of a block, whose lanes are made. */
-static int lanes_start(struct rmx_batch *b, int *ended)
+/* Begins the requests of a block, which is sorted by target. */
+static int per_target_start(struct rmx_many *b, int *ended)
 {
-	b->bundle = rmx_bundle_new(b->lane_count, ended);
-	return b->bundle ? lanes_begin(b)
-			 : rmx_no_memory("the requests of a batch");
+	b->siblings = rmx_siblings_new(b->target_count, ended);
+	return b->siblings ? per_target_begin(b)
+			   : rmx_no_memory("the requests of a call");
 }
 
-/* Nothing refers to the lanes of the last block any more. */
-static void lanes_end(struct rmx_batch *b)
+/* Nothing refers to the elements of the last block any more. */
+static void per_target_end(struct rmx_many *b)
 {
-	rmx_bundle_end(b->bundle);
-	b->bundle = NULL;
+	rmx_siblings_end(b->siblings);
+	b->siblings = NULL;
 }
 
 /*
  * How many elements the next block has: others wait behind it in the line of a
  * peer.
  */
-static uint64_t portion_count(const struct rmx_batch *b)
+static uint64_t portion_count(const struct rmx_many *b)
 {
 	const uint64_t left = b->count - b->start;
 	uint64_t most = RMX_PORTION;
@@ -202,36 +201,37 @@ static uint64_t portion_count(const struct rmx_batch *b)
 	return left < most ? left : most;
 }
 
-static int portion_next(struct rmx_batch *b)
+static int portion_next(struct rmx_many *b)
 {
 	int ret;
 
-	lanes_end(b);
+	per_target_end(b);
 	b->start = b->at = b->end;
 	b->end = b->start + portion_count(b);
 	if (b->routes == RMX_ONLY_DIRECT)
 		return 0;
-	ret = rmx_lanes_make(b);
-	return ret ? ret : lanes_start(b, NULL); /* others are done meanwhile */
+	ret = rmx_per_target_make(b);
+	return ret ? ret
+		   : per_target_start(b, NULL); /* others are done meanwhile */
 }
 
-/* Waits until the requests of the block's lanes have ended. */
-static int lanes_wait(struct rmx_batch *b, int64_t until)
+/* Waits until the block's requests have ended. */
+static int per_target_wait(struct rmx_many *b, int64_t until)
 {
-	const int64_t rank = b->lane_count == 1 ? b->lanes->rank : -1;
-	int ret = lanes_begin(b);
+	const int64_t rank = b->target_count == 1 ? b->per_target->rank : -1;
+	int ret = per_target_begin(b);
 
-	if (ret || !b->bundle->count)
+	if (ret || !b->siblings->count)
 		return ret;
-	rmx_now_in(rmx_batch_counts_as(b), b->window->tally.id, rank, 0,
+	rmx_now_in(rmx_many_counts_as(b), b->window->tally.id, rank, 0,
 		   b->count * b->unit);
-	ret = rmx_bundle_wait(b->bundle, until);
+	ret = rmx_siblings_wait(b->siblings, until);
 	rmx_now_out(b->window->tally.id, ret, false);
 	return ret;
 }
 
 /* The error of an operation by its own name is one of this call. */
-static int batch_failed(const struct rmx_batch *b)
+static int many_failed(const struct rmx_many *b)
 {
 	static const char *const own[] = {"wait", "put", "get", "update"};
 	struct rmaext_error record;
@@ -240,11 +240,11 @@ static int batch_failed(const struct rmx_batch *b)
 	for (size_t k = 0; k < sizeof(own) / sizeof(*own); k++)
 		if (!strcmp(record.call, own[k]))
 			snprintf(record.call, sizeof(record.call), "%s",
-				 rmx_batch_name(b));
+				 rmx_many_name(b));
 	return rmx_fail_record(&record);
 }
 
-static int batch_go_on(struct rmx_batch *b, int64_t slice)
+static int many_go_on(struct rmx_many *b, int64_t slice)
 {
 	const int64_t until = rmx_now() + slice;
 	int ret = 0;
@@ -252,9 +252,9 @@ static int batch_go_on(struct rmx_batch *b, int64_t slice)
 	for (;;) {
 		ret = portion_by_memory(b);
 		if (!ret)
-			ret = rmx_lanes_copy(b, until);
-		if (!ret && b->bundle)
-			ret = lanes_wait(b, until);
+			ret = rmx_per_target_copy(b, until);
+		if (!ret && b->siblings)
+			ret = per_target_wait(b, until);
 		if (ret)
 			return ret;
 		b->deadline = rmx_now() + b->window->timeout;
@@ -268,103 +268,103 @@ static int batch_go_on(struct rmx_batch *b, int64_t slice)
 	}
 }
 
-static int batch_run(struct rmx_batch *b, int64_t slice)
+static int many_run(struct rmx_many *b, int64_t slice)
 {
-	const int ret = batch_go_on(b, slice);
+	const int ret = many_go_on(b, slice);
 
-	return ret && ret != RMAEXT_PENDING ? batch_failed(b) : ret;
+	return ret && ret != RMAEXT_PENDING ? many_failed(b) : ret;
 }
 
-static void batch_free(struct rmx_batch *b)
+static void many_free(struct rmx_many *b)
 {
-	lanes_end(b);
-	free(b->lanes);
-	free(b->lane_of);
+	per_target_end(b);
+	free(b->per_target);
+	free(b->number_of);
 	free(b->order);
 	free(b->copies);
 	free(b);
 }
 
 /*
- * A batch that may be continued, or that has lanes, lies on the heap. Its
+ * What may be continued, or has other targets, lies on the heap. Its
  * blocks have `most` elements at most.
  */
-static struct rmx_batch *batch_copy(const struct rmx_batch *from, uint64_t most)
+static struct rmx_many *many_copy(const struct rmx_many *from, uint64_t most)
 {
-	const bool lanes = from->routes != RMX_ONLY_DIRECT;
+	const bool sorted = from->routes != RMX_ONLY_DIRECT;
 	const uint64_t n = from->count < most ? from->count : most;
-	struct rmx_batch *b = malloc(sizeof(*b));
+	struct rmx_many *b = malloc(sizeof(*b));
 
 	if (!b)
 		return NULL;
 	*b = *from;
-	if (!lanes)
+	if (!sorted)
 		return b;
 	b->order = malloc(n * sizeof(*b->order));
-	b->lane_of = malloc((size_t)b->window->count * sizeof(*b->lane_of));
-	if (b->order && b->lane_of)
+	b->number_of = malloc((size_t)b->window->count * sizeof(*b->number_of));
+	if (b->order && b->number_of)
 		return b;
-	batch_free(b);
+	many_free(b);
 	return NULL;
 }
 
 /* What is over is released before the window is left: it may be closed then. */
-static int batch_wait(struct rmaext_op *owned, int64_t slice)
+static int many_wait(struct rmaext_op *owned, int64_t slice)
 {
-	struct rmx_batch *b = (struct rmx_batch *)owned;
-	int ret = rmx_window_enter(b->window, rmx_batch_name(b));
+	struct rmx_many *b = (struct rmx_many *)owned;
+	int ret = rmx_window_enter(b->window, rmx_many_name(b));
 
 	if (ret)
 		return ret;
-	ret = batch_run(b, slice);
+	ret = many_run(b, slice);
 	/* also if it has failed before it waited again */
 	rmx_now_out(b->window->tally.id, ret, false);
 	if (ret != RMAEXT_PENDING)
-		lanes_end(b);
+		per_target_end(b);
 	rmx_window_leave(b->window);
 	return ret;
 }
 
-static int batch_release(struct rmaext_op *owned)
+static int many_release(struct rmaext_op *owned)
 {
-	batch_free((struct rmx_batch *)owned);
+	many_free((struct rmx_many *)owned);
 	return 0;
 }
 
-/* Its lanes change while it is waited for. */
-static int64_t batch_rank(const struct rmaext_op *owned)
+/* Its targets change from block to block. */
+static int64_t many_rank(const struct rmaext_op *owned)
 {
 	(void)owned;
 	return RMX_NO_RANK;
 }
 
-static const struct rmx_life batch_life = {
-	.wait = batch_wait,
-	.release = batch_release,
-	.rank = batch_rank,
+static const struct rmx_life many_life = {
+	.wait = many_wait,
+	.release = many_release,
+	.rank = many_rank,
 };
 
 /* All elements have been checked. */
-static int batch_carry_out(const struct rmx_batch *on_stack,
-			   struct rmaext_op **op_p)
+static int many_carry_out(const struct rmx_many *on_stack,
+			  struct rmaext_op **op_p)
 {
-	struct rmx_batch *b = batch_copy(on_stack, RMX_PORTION);
+	struct rmx_many *b = many_copy(on_stack, RMX_PORTION);
 	int ret;
 
 	if (!b)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "batch");
-	b->owned.life = &batch_life;
+		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "operation");
+	b->owned.life = &many_life;
 	b->deadline = rmx_now() + b->window->timeout;
-	ret = batch_run(b, RMX_SLICE);
+	ret = many_run(b, RMX_SLICE);
 	if (ret == RMAEXT_PENDING)
 		*op_p = &b->owned;
 	else
-		batch_free(b);
+		many_free(b);
 	return ret;
 }
 
-static int batch_start(struct rmx_batch *on_stack, struct rmaext_op **op_p,
-		       int64_t *bad_p)
+static int many_start(struct rmx_many *on_stack, struct rmaext_op **op_p,
+		      int64_t *bad_p)
 {
 	int ret;
 
@@ -374,22 +374,22 @@ static int batch_start(struct rmx_batch *on_stack, struct rmaext_op **op_p,
 		on_stack->at = on_stack->end;
 		on_stack->routes = RMX_ONLY_DIRECT;
 	} else {
-		ret = batch_check_all(on_stack, bad_p);
+		ret = many_check_all(on_stack, bad_p);
 		if (ret)
 			return ret;
 	}
-	return batch_carry_out(on_stack, op_p);
+	return many_carry_out(on_stack, op_p);
 }
 
-static struct rmx_batch batch_make(struct rmaext_window *w,
-				   const struct rmaext_places_call *c)
+static struct rmx_many many_make(struct rmaext_window *w,
+				 const struct rmaext_places_call *c)
 {
 	const bool update = c->kind == RMAEXT_UPDATE;
 	const uint64_t usual = w->stride ? w->stride : c->unit;
 	const uint64_t scale = c->scale ? c->scale : usual;
 	const size_t width = update ? rmx_operands(c->op) * c->unit : c->unit;
 
-	return (struct rmx_batch){
+	return (struct rmx_many){
 		.window = w,
 		.fabric = w->fabric,
 		.kind = c->kind,
@@ -412,7 +412,7 @@ static struct rmx_batch batch_make(struct rmaext_window *w,
 }
 
 /* Copies ranks and offsets, which the caller may change after the call. */
-static int batch_own_arrays(struct rmx_batch *b, int64_t **copies_p)
+static int many_own_arrays(struct rmx_many *b, int64_t **copies_p)
 {
 	const uint64_t ranks = b->rank_mask ? b->count : 1;
 	const uint64_t offsets = b->offset_mask ? b->count : 1;
@@ -429,33 +429,33 @@ static int batch_own_arrays(struct rmx_batch *b, int64_t **copies_p)
 }
 
 /* Begins what is not done at once; all is one block. */
-static int batch_begin_far(struct rmx_batch *b, int *ended)
+static int many_begin_far(struct rmx_many *b, int *ended)
 {
-	int ret = rmx_lanes_make(b);
+	int ret = rmx_per_target_make(b);
 
 	if (!ret)
-		ret = rmx_lanes_copy(b, INT64_MAX);
-	return ret ? ret : lanes_start(b, ended);
+		ret = rmx_per_target_copy(b, INT64_MAX);
+	return ret ? ret : per_target_start(b, ended);
 }
 
-static void batch_dispose(void *batch)
+static void many_dispose(void *many)
 {
-	batch_free(batch);
+	many_free(many);
 }
 
-int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
-		    struct rmaext_op **op_p, int64_t *bad_p)
+int rmx_many_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
+		   struct rmaext_op **op_p, int64_t *bad_p)
 {
-	struct rmx_batch *b = NULL, on_stack = batch_make(w, c);
-	struct rmx_bundle *g;
+	struct rmx_many *b = NULL, on_stack = many_make(w, c);
+	struct rmx_siblings *g;
 	int64_t *copies = NULL;
-	int ret = batch_own_arrays(&on_stack, &copies);
+	int ret = many_own_arrays(&on_stack, &copies);
 
 	if (!ret)
-		ret = batch_check_all(&on_stack, bad_p);
+		ret = many_check_all(&on_stack, bad_p);
 	if (!ret) {
-		b = batch_copy(&on_stack, on_stack.count);
-		ret = b ? 0 : rmx_no_memory("a batch");
+		b = many_copy(&on_stack, on_stack.count);
+		ret = b ? 0 : rmx_no_memory("a call on many");
 	}
 	if (ret) {
 		free(copies);
@@ -466,16 +466,16 @@ int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 	if (!rmx_updates(b)) /* the caller makes those of memory here */
 		ret = portion_by_memory(b);
 	if (!ret && b->routes != RMX_ONLY_DIRECT)
-		ret = batch_begin_far(b, c->ended);
-	g = b->bundle;
+		ret = many_begin_far(b, c->ended);
+	g = b->siblings;
 	if (!g || !g->count) {
-		batch_free(b);
+		many_free(b);
 		return ret;
 	}
-	b->bundle = NULL; /* it owns the batch, and not the other way round */
+	b->siblings = NULL; /* they own it, and not the other way round */
 	g->places = b;
-	g->dispose = batch_dispose;
-	rmx_bundle_begun(g);
+	g->dispose = many_dispose;
+	rmx_siblings_begun(g);
 	*op_p = &g->owned;
 	return ret ? ret : RMAEXT_PENDING;
 }
@@ -483,21 +483,21 @@ int rmx_batch_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 bool rmx_many_direct(struct rmaext_window *w,
 		     const struct rmaext_places_call *c, bool fresh, int *ret_p)
 {
-	struct rmx_batch b;
+	struct rmx_many b;
 	uint64_t done;
 
 	if (c->count > RMX_PORTION ||
 	    !rmx_cells_valid(c->kind, c->op, c->type, c->unit))
 		return false;
-	b = batch_make(w, c);
+	b = many_make(w, c);
 	b.fresh = fresh;
 	return rmx_direct_all(&b, ret_p, &done);
 }
 
-int rmx_batch_start(struct rmaext_window *w, const struct rmaext_places_call *c,
-		    struct rmaext_op **op_p, int64_t *bad_p)
+int rmx_many_start(struct rmaext_window *w, const struct rmaext_places_call *c,
+		   struct rmaext_op **op_p, int64_t *bad_p)
 {
-	struct rmx_batch b = batch_make(w, c);
+	struct rmx_many b = many_make(w, c);
 
-	return batch_start(&b, op_p, bad_p);
+	return many_start(&b, op_p, bad_p);
 }

@@ -1,43 +1,44 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Bundles: how an owner begins several requests, and waits for all of them, or
+ * Siblings: how an owner begins several requests, and waits for all of them, or
  * for the first failure. Each member has its own time limit: for how long its
  * target has answered nothing.
  */
-#include "xfer/bundle.h"
+#include "xfer/siblings.h"
 
 #include <stdlib.h>
 
-static const struct rmx_life bundle_life;
+static const struct rmx_life siblings_life;
 
-static struct rmx_bundle *bundle_of(struct rmaext_op *owned)
+static struct rmx_siblings *siblings_of(struct rmaext_op *owned)
 {
-	return (struct rmx_bundle *)owned;
+	return (struct rmx_siblings *)owned;
 }
 
-struct rmx_bundle *rmx_bundle_new(uint64_t members, int *ended)
+struct rmx_siblings *rmx_siblings_new(uint64_t members, int *ended)
 {
-	struct rmx_bundle *g = calloc(1, sizeof(*g) + members * sizeof(*g->of));
+	struct rmx_siblings *g =
+		calloc(1, sizeof(*g) + members * sizeof(*g->of));
 
 	if (!g)
 		return NULL;
-	g->siblings.ended = ended;
-	g->owned.life = &bundle_life;
-	atomic_store(&g->siblings.left, 1); /* the owner, while it begins */
+	g->ended = ended;
+	g->owned.life = &siblings_life;
+	atomic_store(&g->left, 1); /* the owner, while it begins */
 	return g;
 }
 
-int rmx_bundle_begin(struct rmx_bundle *g, struct rmx_op *op)
+int rmx_siblings_begin(struct rmx_siblings *g, struct rmx_op *op)
 {
-	struct rmx_bundled *m = &g->of[g->count];
+	struct rmx_sibling *m = &g->of[g->count];
 	struct rmaext_op *owned;
 	int ret;
 
-	op->siblings = &g->siblings;
-	atomic_fetch_add(&g->siblings.left, 1);
+	op->siblings = g;
+	atomic_fetch_add(&g->left, 1);
 	ret = rmx_begin(op, &m->ended, &owned);
 	if (ret != RMAEXT_PENDING) {
-		rmx_sibling_ended(&g->siblings);
+		rmx_sibling_ended(g);
 		return ret;
 	}
 	m->op = rmx_op_of(owned);
@@ -46,7 +47,7 @@ int rmx_bundle_begin(struct rmx_bundle *g, struct rmx_op *op)
 }
 
 /* Goes past those that have ended well; returns the next, or NULL. */
-static struct rmx_op *bundle_next(struct rmx_bundle *g)
+static struct rmx_op *siblings_next(struct rmx_siblings *g)
 {
 	struct rmx_op *op;
 
@@ -58,17 +59,16 @@ static struct rmx_op *bundle_next(struct rmx_bundle *g)
 	return NULL;
 }
 
-static enum rmx_step bundle_step(void *arg)
+static enum rmx_step siblings_step(void *arg)
 {
-	struct rmx_bundle *g = arg;
-	struct rmx_op *op = bundle_next(g);
+	struct rmx_siblings *g = arg;
+	struct rmx_op *op = siblings_next(g);
 
-	return !op || atomic_load(&g->siblings.failed) ? RMX_DONE
-						       : rmx_op_step(op);
+	return !op || atomic_load(&g->failed) ? RMX_DONE : rmx_op_step(op);
 }
 
 /* The error of a member, or how they go on. */
-static int bundle_look(struct rmx_bundle *g, int64_t now)
+static int siblings_look(struct rmx_siblings *g, int64_t now)
 {
 	int ret = RMAEXT_PENDING;
 
@@ -83,10 +83,10 @@ static int bundle_look(struct rmx_bundle *g, int64_t now)
 	return ret;
 }
 
-int rmx_bundle_wait(struct rmx_bundle *g, int64_t until)
+int rmx_siblings_wait(struct rmx_siblings *g, int64_t until)
 {
 	const int64_t now = rmx_now();
-	struct rmx_op *op = bundle_next(g);
+	struct rmx_op *op = siblings_next(g);
 
 	if (!op)
 		return 0;
@@ -98,20 +98,20 @@ int rmx_bundle_wait(struct rmx_bundle *g, int64_t until)
 	if (until > now &&
 	    !rmx_wait(op->fabric,
 		      g->at + 1 == g->count ? op->target->member->peer : NULL,
-		      bundle_step, g, until, rmx_op_spins(op)) &&
-	    !bundle_next(g))
+		      siblings_step, g, until, rmx_op_spins(op)) &&
+	    !siblings_next(g))
 		return 0;
-	return bundle_look(g, now);
+	return siblings_look(g, now);
 }
 
-static void bundle_free(struct rmx_bundle *g)
+static void siblings_free(struct rmx_siblings *g)
 {
 	if (g && g->dispose)
 		g->dispose(g->places);
 	free(g);
 }
 
-void rmx_bundle_end(struct rmx_bundle *g)
+void rmx_siblings_end(struct rmx_siblings *g)
 {
 	const struct rmaext_error given_up = {
 		.code = -FI_ECANCELED,
@@ -129,14 +129,14 @@ void rmx_bundle_end(struct rmx_bundle *g)
 		}
 		rmx_op_dispose(op);
 	}
-	bundle_free(g);
+	siblings_free(g);
 }
 
 /* -- its owner waits, and lets go of it */
 
-static int bundle_wait(struct rmaext_op *owned, int64_t slice)
+static int siblings_wait(struct rmaext_op *owned, int64_t slice)
 {
-	struct rmx_bundle *g = bundle_of(owned);
+	struct rmx_siblings *g = siblings_of(owned);
 	const int64_t until = rmx_now() + slice;
 	int ret = 0;
 
@@ -150,18 +150,18 @@ static int bundle_wait(struct rmaext_op *owned, int64_t slice)
 	return ret;
 }
 
-static int64_t bundle_rank(const struct rmaext_op *owned)
+static int64_t siblings_rank(const struct rmaext_op *owned)
 {
-	const struct rmx_bundle *g = (const struct rmx_bundle *)owned;
+	const struct rmx_siblings *g = (const struct rmx_siblings *)owned;
 	/* another thread may wait for it */
 	const uint64_t at = __atomic_load_n(&g->at, __ATOMIC_RELAXED);
 
 	return at < g->count && g->of[at].op ? g->of[at].op->rank : RMX_NO_RANK;
 }
 
-static int bundle_release(struct rmaext_op *owned)
+static int siblings_release(struct rmaext_op *owned)
 {
-	struct rmx_bundle *g = bundle_of(owned);
+	struct rmx_siblings *g = siblings_of(owned);
 	int ret = 0;
 
 	for (uint64_t k = 0; k < g->count; k++) {
@@ -171,12 +171,12 @@ static int bundle_release(struct rmaext_op *owned)
 			g->of[k].op = NULL;
 	}
 	if (!ret)
-		bundle_free(g);
+		siblings_free(g);
 	return ret;
 }
 
-static const struct rmx_life bundle_life = {
-	.wait = bundle_wait,
-	.release = bundle_release,
-	.rank = bundle_rank,
+static const struct rmx_life siblings_life = {
+	.wait = siblings_wait,
+	.release = siblings_release,
+	.rank = siblings_rank,
 };

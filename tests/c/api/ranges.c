@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* Operations on many places as one request: bundles. */
+/* Operations on many places as one request. */
 #include "pair.h"
 
 #include <sched.h>
 
 enum {
 	PLACES = 300,
-	BUNDLE_LONG = 8192,
+	LONG_PLACE = 8192,
 	LONG = 20000,
 	BYTES = PLACES * 200 + 8 * LONG
 };
 
 static const int64_t rank_0;
 
-/* A bundle, and what it uses. */
+/* A request, and what it uses. */
 struct asked {
 	struct rmaext_places_call call;
-	rmaext_op *bundle;
+	rmaext_op *op;
 	int64_t bad;
 	int ended;
 	int64_t offsets[PLACES], counts[PLACES];
@@ -42,7 +42,7 @@ static int ask(struct asked *a, rmaext_window *w, int kind, uint64_t unit,
 		.ended = &a->ended,
 	};
 	a->bad = -2;
-	return rmaext_start_many(w, &a->call, &a->bundle, &a->bad);
+	return rmaext_start_many(w, &a->call, &a->op, &a->bad);
 }
 
 static int end(struct asked *a)
@@ -50,13 +50,13 @@ static int end(struct asked *a)
 	int ret;
 
 	do
-		ret = rmaext_op_wait(a->bundle, SECOND / 10);
+		ret = rmaext_op_wait(a->op, SECOND / 10);
 	while (ret == RMAEXT_PENDING);
 	EQUAL(__atomic_load_n(&a->ended, __ATOMIC_ACQUIRE), 1);
-	EQUAL(rmaext_op_rank(a->bundle), ret ? 0 : -1);
-	while (rmaext_op_release(&a->bundle))
+	EQUAL(rmaext_op_rank(a->op), ret ? 0 : -1);
+	while (rmaext_op_release(&a->op))
 		sched_yield();
-	EQUAL(a->bundle, NULL);
+	EQUAL(a->op, NULL);
 	return ret;
 }
 
@@ -101,7 +101,7 @@ static void ranges_with(int longest, bool waits)
 		if (waits)
 			OK(end(a));
 		else
-			while (rmaext_op_release(&a->bundle))
+			while (rmaext_op_release(&a->op))
 				sched_yield();
 		for (int i = 0; i < PLACES; i++) {
 			CHECK(!memcmp(memory + a->offsets[i], values + at,
@@ -124,7 +124,7 @@ static void ranges_with(int longest, bool waits)
 
 static void ranges_by_messages(void)
 {
-	ranges_with(BUNDLE_LONG, true);
+	ranges_with(LONG_PLACE, true);
 }
 
 static void ranges_by_reads(void)
@@ -140,14 +140,14 @@ static void ranges_dropped(void)
 /* One value for all places: of short elements, and of those that go alone. */
 static void one_value(void)
 {
-	static const uint64_t units[] = {8, BUNDLE_LONG + 8};
-	struct asked a = {.bundle = NULL};
-	char *value = malloc(BUNDLE_LONG + 8), *memory;
+	static const uint64_t units[] = {8, LONG_PLACE + 8};
+	struct asked a = {.op = NULL};
+	char *value = malloc(LONG_PLACE + 8), *memory;
 	rmaext_window *w;
 	struct pair p;
 
 	CHECK(value);
-	fill(value, BUNDLE_LONG + 8, 3); /* no more than one is there */
+	fill(value, LONG_PLACE + 8, 3); /* no more than one is there */
 	pair_open(&p, (struct rig_options){.size = BYTES, .no_progress = true});
 	memory = p.r.window_memory;
 	w = here(&p, (struct lie){.reads = true});
@@ -169,7 +169,7 @@ static void one_value(void)
 			.ended = &a.ended,
 		};
 		memset(memory, 0, BYTES);
-		EQUAL(rmaext_start_many(w, &a.call, &a.bundle, &a.bad),
+		EQUAL(rmaext_start_many(w, &a.call, &a.op, &a.bad),
 		      RMAEXT_PENDING);
 		a.offsets[1] = 0; /* it has been copied */
 		OK(end(&a));
@@ -185,7 +185,7 @@ static void one_value(void)
 
 static void updates(void)
 {
-	struct asked a = {.bundle = NULL};
+	struct asked a = {.op = NULL};
 	uint64_t values[PLACES], results[PLACES], pairs[PLACES][2], *memory;
 	struct pair p;
 
@@ -208,13 +208,13 @@ static void updates(void)
 		pairs[i][1] = 1000 + i;
 	}
 	ask(&a, p.r.window, RMAEXT_UPDATE, 8, PLACES, PLACES, pairs, results);
-	while (rmaext_op_release(&a.bundle))
+	while (rmaext_op_release(&a.op))
 		sched_yield();
 	a.call.op = RMAEXT_CSWAP;
 	memset(memory, 0, PLACES * 8);
 	for (uint64_t i = 0; i < PLACES; i += 2)
 		memory[i / 2] = 2 * i + 1;
-	EQUAL(rmaext_start_many(p.r.window, &a.call, &a.bundle, &a.bad),
+	EQUAL(rmaext_start_many(p.r.window, &a.call, &a.op, &a.bad),
 	      RMAEXT_PENDING);
 	OK(end(&a));
 	for (uint64_t i = 0; i < PLACES; i++)
@@ -227,7 +227,7 @@ static void updates(void)
 
 static void refused(void)
 {
-	struct asked a = {.bundle = NULL};
+	struct asked a = {.op = NULL};
 	char buf[64] = {0};
 	struct pair p;
 	rmaext_window *reads, *odd, *lonely;
@@ -239,7 +239,7 @@ static void refused(void)
 	a.offsets[1] = SIZE - 7;
 	EQUAL(ask(&a, p.r.window, RMAEXT_GET, 1, 2, 16, NULL, buf), -ERANGE);
 	EQUAL(a.bad, 1);
-	EQUAL(a.bundle, NULL);
+	EQUAL(a.op, NULL);
 	a.offsets[1] = -1;
 	EQUAL(ask(&a, p.r.window, RMAEXT_GET, 1, 2, 16, NULL, buf), -ERANGE);
 	a.offsets[1] = INT64_MAX;
@@ -283,7 +283,7 @@ static void refused(void)
 /* The target refuses a place that this rank takes for its own. */
 static void refused_there(void)
 {
-	struct asked a = {.bundle = NULL};
+	struct asked a = {.op = NULL};
 	char buf[64] = {0};
 	struct pair p;
 	rmaext_window *w;
@@ -307,7 +307,7 @@ static void refused_there(void)
 /* Nobody serves: it times out, may be asked again, and goes on afterwards. */
 static void late(void)
 {
-	struct asked a = {.bundle = NULL};
+	struct asked a = {.op = NULL};
 	char buf[64];
 	struct pair p;
 
@@ -321,14 +321,14 @@ static void late(void)
 	      RMAEXT_PENDING);
 	for (int i = 0, ret = 0; i < 2; i++) {
 		do
-			ret = rmaext_op_wait(a.bundle, SECOND / 10);
+			ret = rmaext_op_wait(a.op, SECOND / 10);
 		while (ret == RMAEXT_PENDING);
 		EQUAL(ret, -FI_ETIMEDOUT);
 		EQUAL(a.ended, 0);
 	}
-	EQUAL(rmaext_op_wait(a.bundle, 0), RMAEXT_PENDING);
+	EQUAL(rmaext_op_wait(a.op, 0), RMAEXT_PENDING);
 	serve_start(&p);
-	while (rmaext_op_wait(a.bundle, SECOND / 10))
+	while (rmaext_op_wait(a.op, SECOND / 10))
 		; /* late again, perhaps, where this machine is busy */
 	OK(end(&a));
 	EQUAL(buf[15], 5);
@@ -336,10 +336,10 @@ static void late(void)
 	pair_close(&p);
 }
 
-/* The endpoint closes with a bundle on its way. */
+/* The endpoint closes with a request on its way. */
 static void closed(void)
 {
-	struct asked a = {.bundle = NULL};
+	struct asked a = {.op = NULL};
 	char buf[64];
 	struct pair p;
 

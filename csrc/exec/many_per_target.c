@@ -1,0 +1,164 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * The elements of a block by their target. Those of targets whose memory can be
+ * copied by system call are carried out here, all others go by messages.
+ */
+#include "exec/copy_places.h"
+#include "exec/many.h"
+
+#include <stdlib.h>
+
+/* Do so many elements of a rank go by messages, and not by this CPU? */
+static bool target_by_messages(const struct rmx_many *b,
+			       const struct rmx_target *t, uint32_t count)
+{
+	return rmx_updates(b) || !rmx_copies(t) ||
+	       (b->kind == RMAEXT_GET &&
+		rmx_places_by_messages(b->window, t, count, b->unit));
+}
+
+/* Finds the ranks with elements that are not for this CPU, and how many. */
+static int per_target_make(struct rmx_many *b)
+{
+	struct rmaext_window *w = b->window;
+	uint32_t at = 0;
+	size_t n = 0;
+
+	memset(b->number_of, 0, (size_t)w->count * sizeof(*b->number_of));
+	for (uint64_t i = b->start; i < b->end; i++) {
+		const int64_t rank = rmx_rank_at(b, i);
+
+		if ((uint64_t)rank >= (uint64_t)w->count)
+			return rmx_changed(b);
+		if (!rmx_many_is_local(b, rank))
+			n += !b->number_of[rank]++;
+	}
+	free(b->per_target);
+	b->target_count = 0;
+	b->per_target = calloc(n + 1, sizeof(*b->per_target));
+	if (!b->per_target)
+		return rmx_no_memory("the targets of a call");
+	for (int64_t rank = 0; b->target_count < n; rank++) {
+		struct rmx_per_target *it = &b->per_target[b->target_count];
+		struct rmx_target *t;
+
+		if (!b->number_of[rank])
+			continue;
+		t = rmx_target_of(w, rank);
+		if (t->member->peer && atomic_load(&t->member->peer->gone))
+			return rmx_check(w, rmx_many_name(b), rank, 0, 0, 0);
+		it->rank = rank;
+		it->target = t;
+		it->messages = target_by_messages(b, t, b->number_of[rank]);
+		if ((it->messages && !(b->fabric && t->member->peer)) ||
+		    (t->access & b->access) != b->access)
+			return rmx_changed(b);
+		it->first = it->end = at;
+		at += b->number_of[rank];
+		b->number_of[rank] = (uint32_t)++b->target_count;
+	}
+	b->per_target[n].first = at;
+	return 0;
+}
+
+/* Sorts the elements by it, and keeps their order within a it. */
+static int per_target_sort(struct rmx_many *b)
+{
+	for (uint64_t i = b->start; i < b->end; i++) {
+		const int64_t rank = rmx_rank_at(b, i);
+		struct rmx_per_target *it;
+		uint32_t k;
+
+		if ((uint64_t)rank >= (uint64_t)b->window->count)
+			return rmx_changed(b);
+		k = b->number_of[rank];
+		if (!k)
+			continue;
+		it = &b->per_target[k - 1];
+		if (it->end == it[1].first)
+			return rmx_changed(b);
+		b->order[it->end++] = (uint32_t)(i - b->start);
+	}
+	for (size_t k = 0; k < b->target_count; k++)
+		if (b->per_target[k].end != b->per_target[k + 1].first)
+			return rmx_changed(b);
+	return 0;
+}
+
+static struct rmx_places target_places(const struct rmx_many *b,
+				       const struct rmx_per_target *it)
+{
+	return (struct rmx_places){
+		.count = it->end - it->first,
+		.unit = b->unit,
+		.width = b->width,
+		.order = b->order + it->first,
+		.start = b->start,
+		.first = b->window->first,
+		.offsets = (const char *)b->offsets,
+		.scale = b->scale,
+		.values = b->values,
+		.results = b->results,
+		.offset_step = b->offset_mask ? sizeof(*b->offsets) : 0,
+		.value_step = b->step,
+	};
+}
+
+int rmx_per_target_make(struct rmx_many *b)
+{
+	int ret = per_target_make(b);
+
+	b->begun = rmx_now();
+	if (!ret)
+		ret = per_target_sort(b);
+	for (size_t k = 0; !ret && k < b->target_count; k++)
+		b->per_target[k].places = target_places(b, &b->per_target[k]);
+	return ret;
+}
+
+/* The elements of a target were copied, or that has failed. */
+static void target_record(const struct rmx_many *b,
+			  const struct rmx_per_target *it, int ret)
+{
+	const uint64_t bytes = it->places.count * b->unit;
+	const unsigned int kind = rmx_many_counts_as(b);
+
+	rmx_count(&b->window->tally, it->rank, kind, RMAEXT_CMA, 1, bytes);
+	if (ret)
+		rmx_count_error(&b->window->tally, it->rank, kind, RMAEXT_CMA);
+	if (rmx_record.traced)
+		rmx_event_add(&(struct rmaext_record_event){
+			.begin = b->begun,
+			.end = rmx_now(),
+			.bytes = bytes,
+			.window = b->window->tally.id,
+			.target = (int32_t)it->rank,
+			.outcome = ret,
+			.kind = (uint8_t)kind,
+			.route = RMAEXT_CMA,
+		});
+}
+
+int rmx_per_target_copy(struct rmx_many *b, int64_t until)
+{
+	int ret = 0;
+
+	for (size_t k = 0; k < b->target_count && !ret; k++) {
+		struct rmx_per_target *it = &b->per_target[k];
+
+		if (it->messages || it->places.next == it->places.count)
+			continue;
+		ret = rmx_places_copy(b->window, it->rank,
+				      b->kind == RMAEXT_PUT, &it->places,
+				      until);
+		if (!ret) {
+			target_record(b, it, 0);
+		} else if (!rmx_copies(it->target)) {
+			it->messages = true; /* what is left of it */
+			ret = 0;
+		} else if (ret != RMAEXT_PENDING) {
+			target_record(b, it, ret);
+		}
+	}
+	return ret;
+}
