@@ -11,9 +11,9 @@ record is left up to the end, both sides go on at the start. The reader puts the
 it has read into the writer's words, not at once: the ring has room for what the writer does not
 know of.
 
-A reader sleeps on its slots. To wait takes one off a slot, which is counted in a dictionary, by no
-step of Python's: so what a slot has and what was taken off it are all that has come. A writer
-sleeps on the word that the reader writes, and looks for what comes to its own rank in between.
+A reader sleeps on its slots, and takes all that is there off them, or the next wait would end at
+once. What is taken off is counted in a dictionary in the same step of Python's. A writer sleeps on
+the word that the reader writes, and looks for what comes to its own rank in between.
 
 Interruptions. A signal handler may raise after any step. What this rank knows of a ring is one
 tuple, changed by one store. Whether a message went, its word at the reader tells; whether records
@@ -28,8 +28,9 @@ import operator
 import os
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from contextlib import suppress
+from itertools import chain, compress
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple
 
 import numpy as np
@@ -204,7 +205,7 @@ class Channel(Closing, Generic[ScalarT]):
             self._receiving = locks.lock()
             self._from = [_From()] * size
             self._inbox: deque[_Got] = deque()
-            self._taken: Counter[int] = Counter()  # off the slots of the first window
+            self._come = Counter(dict.fromkeys(range(size), 0))  # messages, by writer
             self._slots = range(min(size, _SLOTS))
             self._coming: tuple[int, _From, list[None]] = (0, _From(), [])
             self._told: frozenset[int] = frozenset()  # lost ranks that were told of
@@ -530,20 +531,23 @@ class Channel(Closing, Generic[ScalarT]):
     def _await(self, got: list[_Got], end: float, timeout: float | None) -> None:
         with Pause(self._words, "Channel.receive") as pause:
             if len(self._rings) == 1:  # else there is something else to look at
-                pause.longest = _LONGEST
+                pause.seconds = pause.longest = _LONGEST
             self._await_paused(got, end, timeout, pause)
 
     def _await_paused(
         self, got: list[_Got], end: float, timeout: float | None, pause: Pause
     ) -> None:
-        while not self._look(got):
+        lost: Set[int] = self._told
+        while not (self._pop(got) or self._over(lost)):
             if math.isfinite(end) and pause.over(end):
                 ranks = [rank for rank in self._others if self._from[rank].end is None]
                 text = f"receive: nothing within {timeout} s; not done: {numbers(ranks)}"
                 raise RmaTimeout(errno.ETIMEDOUT, advised(text, late=True), call="receive")
             wait: Any = self._rings[0].wait_any
-            with suppress(RmaTimeout, PeerLostError):
-                self._taken.update(map(wait, (self._slots,), (pause.next(end),)))
+            try:
+                self._come.update(map(wait, (self._slots,), (pause.next(end),)))
+            except (RmaTimeout, PeerLostError):
+                lost = self._lost()  # before the look at what has come: theirs is all there
 
     def _lost(self) -> set[int]:
         """Return the ranks that are known to be gone."""
@@ -585,13 +589,14 @@ class Channel(Closing, Generic[ScalarT]):
 
     def _take_all(self) -> None:
         for window, ring in enumerate(self._rings):
-            first = window * _SLOTS
-            taken = {} if window else dict(self._taken)  # before the others: none is seen twice
-            counts = ring.notify_counts()[: self._comm.size - first].tolist()
-            for source, count in enumerate(counts, first):
-                come = count + taken.get(source, 0)
-                if come > self._from[source].messages:
-                    self._take_of(source, come)
+            counts, take = ring.notify_counts(), ring.test_notify
+            for slot in counts.nonzero()[0].tolist():
+                number, source = int(counts[slot]), window * _SLOTS + slot
+                taken = compress(((source,) * number,), map(take, (slot,), (number,)))
+                self._come.update(chain.from_iterable(taken))
+        for source, come in enumerate(self._come.values()):
+            if come > self._from[source].messages:
+                self._take_of(source, come)
 
     def _take_of(self, source: int, count: int) -> None:
         """Take messages of a writer, of whom so many have come, to the inbox."""

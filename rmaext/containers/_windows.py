@@ -94,7 +94,7 @@ class Closing(Unique):
 class Pause:
     """Pauses of somebody who polls, each twice as long as the one before.
 
-    `longest` is a millisecond, or what its owner sets. All of them are one wait in the record,
+    The first, `seconds`, and `longest` are what its owner sets, if anything. All of them are one wait in the record,
     which says `what`, for these ranks, from the first one to the end of the context. MPI and the
     network make progress meanwhile: a pause waits for a word of this rank's own window. A rank
     that is lost ends no pause; who polls it learns so by the next operation.
@@ -103,7 +103,7 @@ class Pause:
     def __init__(self, window: Window[Any], what: str, *ranks: int) -> None:
         self._window, self.longest = window, _LONGEST
         self._waiting, self._ranks = Waiting(window, what), ranks
-        self._seconds = _FIRST
+        self.seconds = _FIRST
 
     def __enter__(self) -> Self:
         return self
@@ -123,7 +123,7 @@ class Pause:
 
     def next(self, end: float = math.inf) -> float:
         """Begin a pause, until `end` at most, which the caller waits for; return its seconds."""
-        seconds = max(0.0, min(self._seconds, end - time.monotonic()))
-        self._seconds = min(2 * self._seconds, self.longest)
+        seconds = max(0.0, min(self.seconds, end - time.monotonic()))
+        self.seconds = min(2 * self.seconds, self.longest)
         self._waiting.goes_on(self._ranks)
         return seconds
