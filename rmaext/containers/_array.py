@@ -627,8 +627,9 @@ class Array(Closing):
         ...     field.padded
         array([4., 1., 2., 3., 4., 1.])
         """
-        with self.exchanging():
-            pass
+        ghosts = self._exchanges()
+        ghosts.begin(apart=False)
+        ghosts.end()
 
     @contextmanager
     def exchanging(self) -> Iterator[None]:
@@ -656,12 +657,16 @@ class Array(Closing):
         ...     inner, field.padded[[0, -1]]
         (array([4., 6.]), array([4., 1.]))
         """
+        ghosts = self._exchanges()
+        ghosts.begin(apart=True)
+        yield
+        ghosts.end()
+
+    def _exchanges(self) -> Ghosts:
         if self._ghosts is None or self.closed:
             self._win.sync()  # raises if it is closed
             self._ghosts = Ghosts(self.padded, self._windows[1], self._blocks)
-        self._ghosts.begin()
-        yield
-        self._ghosts.end()
+        return self._ghosts
 
     # -- collective ------------------------------------------------------------------
 

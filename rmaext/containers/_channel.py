@@ -44,7 +44,7 @@ from .._runtime.reports import dtype_name, numbers
 from ..typing import ScalarT
 from ._agreement import Opening, bracketed, common, exchange
 from ._values import taken
-from ._windows import Closing, Pause, deadline, lost_error, rank_of
+from ._windows import MESSAGE, Closing, Pause, deadline, lost_error, rank_of
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -57,7 +57,6 @@ _WORD = 8  # bytes in front of the records
 _SLOTS = 256  # of a window
 _COUNTS = (1 << 32) - 1
 _DONE, _LEFT = 0, _COUNTS  # instead of a count: the writer is done; an exception has ended it
-_MESSAGE = 1 << 15  # bytes that the network carries together with their notification
 _MOST = 1 << 30  # bytes of a message: a count has 32 bits
 _BATCH = 1 << 18  # bytes of several messages that are handed out as one
 _LONGEST = 0.1  # seconds of a pause
@@ -377,7 +376,7 @@ class Channel(Closing, Generic[ScalarT]):
             return 0
         nbytes, word = count * unit, self._word
         word.view(np.uint64)[0] = self._named(to, count if mark is None else mark)
-        if not direct and 0 < nbytes <= _MESSAGE - _WORD:
+        if not direct and 0 < nbytes <= MESSAGE - _WORD:
             ring.put_notify(np.concatenate((word, data[:nbytes])), rank, first, slot)
         else:
             if nbytes:
@@ -563,7 +562,7 @@ class Channel(Closing, Generic[ScalarT]):
             return True
         return False
 
-    def _over(self, lost: set[int]) -> bool:
+    def _over(self, lost: Set[int]) -> bool:
         """Whether nothing more comes; raise if that is so since ranks are lost."""
         undone = {rank for rank in self._others if self._from[rank].end != _DONE}
         left = {rank for rank in undone if self._from[rank].end == _LEFT}

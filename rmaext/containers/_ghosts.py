@@ -6,6 +6,10 @@ counts in notification slot k % 2. Who takes part in exchange k + 2 has ended ex
 which it had what its neighbours sent when they began that; so they had ended exchange k and taken
 their data out of the room that it now writes to. (Two ranks are neighbours of each other or not
 at all.) So nobody has to ask whether it may put, and ghosts change only within a rank's own call.
+
+What a message of the network has room for is one, with its notification. What is longer is a write
+to each neighbour, all at a time, and a notification once that is there; only where the program goes
+on meanwhile it is `rput_notify`, which does both by itself, in messages of 16 KiB.
 """
 
 from __future__ import annotations
@@ -18,6 +22,7 @@ import numpy as np
 from .. import PeerLostError, Request, Window
 from .._runtime.failures import again
 from ._blocks import Blocks, Piece
+from ._windows import MESSAGE
 
 __all__ = ["Ghosts", "room"]
 
@@ -47,14 +52,14 @@ class Ghosts:
     """
 
     def __init__(self, padded: Any, rooms: Window[Any], blocks: Blocks) -> None:
-        self._rooms, self._turn, self._begun = rooms, 0, False
+        self._rooms, self._turn, self._begun, self._apart = rooms, 0, False, False
         rank, dtype = rooms.comm.rank, padded.dtype
         mine = sorted(blocks.halo(rank))
         own = [piece for piece in mine if piece.rank == rank]
         self._own = [(padded[piece.place], padded[piece.key]) for piece in own]
         self._sources = sorted({piece.rank for piece in mine} - {rank})
         self._arrived: tuple[list[Pair], list[Pair]] = ([], [])
-        self._sections: list[tuple[int, Any, list[Pair], tuple[int, int]]] = []
+        self._sections: list[tuple[int, Any, list[Pair], tuple[int, int], bool]] = []
         size = room(blocks, rank, dtype.itemsize)
         for turn in 0, 1:
             at = turn * size
@@ -74,36 +79,63 @@ class Ghosts:
                 pairs.append((part, padded[piece.key]))
             first = before * dtype.itemsize
             other = room(blocks, target, dtype.itemsize)
-            self._sections.append((target, buffer, pairs, (first, other + first)))
-        self._requests: list[Request] = []
-        self._sent, self._came = 0, not self._sources
+            short = buffer.nbytes <= MESSAGE or rooms.route(target) == "direct"
+            self._sections.append((target, buffer, pairs, (first, other + first), short))
+        # of this exchange, by section: what was begun, and who was told that it is there
+        self._sent: list[Request | None] = []
+        self._told: list[None] = []
+        self._came = not self._sources
         self._lost: PeerLostError | None = None
 
-    def begin(self) -> None:
-        """Send this rank's part; what was begun and has not ended is not sent again."""
+    def begin(self, apart: bool) -> None:
+        """Send this rank's part; what was begun and has not ended is not sent again.
+
+        With `apart` the program does something else before the end.
+        """
         if self._begun:
             return
-        turn = self._turn
-        for here, there in self._own:
-            here[...] = there
-        for target, buffer, pairs, offsets in self._sections[self._sent :]:
+        if not self._sent:  # else it was interrupted
+            self._apart = apart
+        turn, rooms = self._turn, self._rooms
+        for target, buffer, pairs, offsets, short in self._sections[len(self._sent) :]:
             for here, there in pairs:
                 here[...] = there
+            put: Any = rooms.put_notify if short else rooms.rput_notify
+            to: tuple[Any, ...] = buffer, target, offsets[turn], turn
+            if not short and not self._apart:
+                put, to = rooms.rput, to[:3]
             try:
-                request = self._rooms.rput_notify(buffer, target, offsets[turn], turn)
-                self._requests.append(request)
+                self._sent.extend(map(put, *zip(to)))  # by no step of Python's: once only
             except PeerLostError as exc:  # the other neighbours get theirs
                 self._lost = exc
-            self._sent += 1
+                self._sent.append(None)
+        for here, there in self._own:
+            here[...] = there
         self._begun = True
+
+    def _end_put(self, k: int) -> None:
+        """Wait for a put, so that its buffer is free again, and notify if that has not."""
+        request = self._sent[k]
+        try:
+            if request is not None:
+                request.wait()
+            if request is None or self._apart:
+                self._told.append(None)
+            else:
+                to: tuple[Any, ...] = [], self._sections[k][0], 0, self._turn
+                self._told.extend(map(self._rooms.put_notify, *zip(to)))  # once only
+        except PeerLostError as exc:
+            self._lost = exc
+            self._told.append(None)
 
     def end(self) -> None:
         """Wait for what the neighbours send, and take it."""
         if not self._begun:
             return
+        for k in range(len(self._told), len(self._sent)):
+            self._end_put(k)
         if self._lost is not None:
             raise again(self._lost)
-        Request.waitall(self._requests)  # the buffers are free again
         told: set[int] = set()
         while not self._came:  # an exception may have ended the copying below: once only
             try:
@@ -118,7 +150,7 @@ class Ghosts:
                     self._rooms.flush_local(rank)  # raises if it is lost, too
         for here, there in self._arrived[self._turn]:
             here[...] = there
-        self._begun, self._requests, self._sent, self._turn = False, [], 0, 1 - self._turn
+        self._begun, self._sent, self._told, self._turn = False, [], [], 1 - self._turn
         self._came = not self._sources
 
 

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
     from mpi4py import MPI
 
-__all__ = ["Closing", "Pause", "deadline", "lost_error", "rank_of"]
+__all__ = ["MESSAGE", "Closing", "Pause", "deadline", "lost_error", "rank_of"]
 
+MESSAGE = 1 << 15  # bytes that the network carries together with their notification
 _FIRST, _LONGEST = 5e-5, 1e-3  # seconds of a pause
 
 
@@ -94,10 +95,11 @@ class Closing(Unique):
 class Pause:
     """Pauses of somebody who polls, each twice as long as the one before.
 
-    The first, `seconds`, and `longest` are what its owner sets, if anything. All of them are one wait in the record,
-    which says `what`, for these ranks, from the first one to the end of the context. MPI and the
-    network make progress meanwhile: a pause waits for a word of this rank's own window. A rank
-    that is lost ends no pause; who polls it learns so by the next operation.
+    The first lasts `seconds`, none longer than `longest`: what its owner sets, if anything. All of
+    them are one wait in the record, which says `what`, for these ranks, from the first one to the
+    end of the context. MPI and the network make progress meanwhile: a pause waits for a word of
+    this rank's own window. A rank that is lost ends no pause; who polls it learns so by the next
+    operation.
     """
 
     def __init__(self, window: Window[Any], what: str, *ranks: int) -> None:

@@ -207,6 +207,28 @@ def test_an_exchange_that_is_interrupted_goes_on(comm):
             assert ring.padded[[0, -1]].tolist() == [step, step]
 
 
+def test_long_faces(comm):
+    """Those that the network does not carry in one message, in an exchange that is interrupted."""
+    shape = (2 * comm.size, 5_000)
+    with Array(comm, shape, grid=(comm.size, 1), ghosts=1, periodic=True) as ring:
+        for step in range(6):
+            whole = step + np.arange(math.prod(shape), dtype=float).reshape(shape)
+            ring.local[...] = whole[ring.where]
+            if step in (2, 3) and comm.size > 1:
+                pairs = ring._ghosts._sections[-1][2]  # others are under way
+                pairs[-1] = Interrupts(pairs[-1][0]), pairs[-1][1]
+                with pytest.raises(KeyboardInterrupt):
+                    ring.exchange()
+            if step % 2:
+                ring.exchange()
+            else:
+                with ring.exchanging():
+                    pass
+            wanted = np.pad(whole, 1, mode="wrap")
+            rows = slice(ring.where[0].start, ring.where[0].stop + 2)
+            assert np.array_equal(ring.padded, wanted[rows]), step
+
+
 def test_no_barrier(world):
     """Rank 0 has ended its exchange long before the last one begins its own."""
     if world.size < 3:
