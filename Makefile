@@ -26,7 +26,7 @@ C_TESTS = $(wildcard tests/c/*/*.c)
 DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
 C_FORMATTED = $(SOURCES) $(HEADERS) $(PYTHON_C) $(C_TESTS) \
-	$(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c docs/contributing/libfabric/*.[ch])
+	$(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c docs/contributing/libfabric/*.[ch] benchmarks/containers/*.c)
 PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:

@@ -28,7 +28,7 @@ from typing import Any
 
 import baseline
 from beside import BESIDE
-from containers.targets import CONTAINERS
+from containers.targets import CONTAINERS, WITHOUT_GLOBAL_ARRAYS
 from targets import OVER, SPEED, TABLE, VALUE, Claim, Library, Row
 
 from rmaext.bench import report, run
@@ -251,6 +251,8 @@ def main() -> int:
             # after each: an interrupted run is not lost
             options.json.write_text(json.dumps(results, indent=1) + "\n")
             options.markdown.write_text(markdown(results))
+    if WITHOUT_GLOBAL_ARRAYS:
+        print(WITHOUT_GLOBAL_ARRAYS)
     verdicts = [line["verdict"] for result in results for line in result["lines"]]
     print(f"met {verdicts.count('met')}, missed {verdicts.count('**missed**')},", end=" ")
     rest = sum(word not in ("met", "**missed**", "stated") for word in verdicts)

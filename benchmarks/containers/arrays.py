@@ -129,25 +129,28 @@ class OfMpi:
         self.win.Free()
 
 
+def places(job: Job) -> tuple[int, Array]:
+    """Return the length of the array's sides, and where patches begin."""
+    side, count = (512, 30) if job.quick else (4096, 300)
+    return side, np.random.default_rng(5).integers(0, side - PATCH, (count, 2))
+
+
 def patches(job: Job) -> None:
     """Get, put and add patches at random places, from one rank; the others wait."""
-    side = 512 if job.quick else 4096
-    count = 30 if job.quick else 300
+    side, where = places(job)
     mine = OfArray(job.comm, side)
     forms = [OfMpi(job.comm, side, form, mine.field) for form in job.settings["forms"]]
     rivals: list[Any] = [mine, *forms]
     job.windows += rivals
-    draw = np.random.default_rng(5)
     whole = np.zeros((side, side))
     job.expect(3 * job.rounds * len(rivals))
-    places = draw.integers(0, side - PATCH, (count, 2))
-    values = draw.integers(0, 9, (PATCH, PATCH)).astype(float)
+    values = np.random.default_rng(6).integers(0, 9, (PATCH, PATCH)).astype(float)
 
     def each(call: str) -> Any:
         def turn(rival: Any) -> list[float]:
             times = []
             method = getattr(rival, call)
-            for i, j in places.tolist():
+            for i, j in where.tolist():
                 start = time.perf_counter_ns()
                 found = method(i, j) if call == "get" else method(i, j, values)
                 times.append((time.perf_counter_ns() - start) * 1e-3)
@@ -161,7 +164,7 @@ def patches(job: Job) -> None:
 
     for call in "put", "get", "add":
         samples = job.alternate(rivals, each(call))
-        for i, j in places:
+        for i, j in where:
             if call == "put":
                 whole[i : i + PATCH, j : j + PATCH] = values
             elif call == "add":

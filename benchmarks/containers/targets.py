@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from targets import (
@@ -21,10 +22,25 @@ from targets import (
     job,
 )
 
-__all__ = ["CONTAINERS"]
+__all__ = ["CONTAINERS", "WITHOUT_GLOBAL_ARRAYS"]
 
 FOLDER = Path(__file__).resolve().parent
 
+
+GLOBAL_ARRAYS = Path(os.environ.get("GLOBAL_ARRAYS", "/usr"))  # a prefix
+WITHOUT_GLOBAL_ARRAYS = (
+    ""
+    if (
+        [*GLOBAL_ARRAYS.glob("lib/**/libarmci-*.a")]
+        and (GLOBAL_ARRAYS / "include" / "ga.h").exists()
+    )
+    else (
+        "Array beside Global Arrays: skipped, as Debian's libglobalarrays-dev and libarmci-mpi-dev "
+        "are not installed (GLOBAL_ARRAYS names another prefix than /usr)"
+    )
+)
+
+PATCHES = ("get of a patch", "put of a patch", "add of a patch")
 
 STORE, DICT, QUEUE, STATE, CHANNEL, NODE_ARRAY, ARRAY = (
     f"rmaext.containers.{name}"
@@ -137,9 +153,13 @@ def table_of_a_node() -> Row:
     return Row("NodeArray, 4 ranks, same node", BOTH, case, (claim,))
 
 
-def array(case: str, figure: str, route: str, peers: dict[str, float]) -> Row:
+def array(case: str, figures: tuple[str, ...], route: str, peers: dict[str, float]) -> Row:
     """Return a row of an Array beside what is written by hand."""
-    claims = tuple(Claim(figure, TIME, target, (peer,), ARRAY) for peer, target in peers.items())
+    claims = tuple(
+        Claim(figure, TIME, target, (peer,), ARRAY)
+        for figure in figures
+        for peer, target in peers.items()
+    )
     forms = (MPI_ALLOCATE, MPI_CREATE)
     made = job(case, forms, route, program=program("arrays.py"))
     return Row(f"Array, {case}, {where(route)}", BOTH, made, claims)
@@ -151,10 +171,17 @@ def arrays(route: str) -> tuple[Row, ...]:
     by_hand = 0.9 if route == "fabric" else 0.8
     exchanges = {"MPI.Comm.Sendrecv": by_hand, "MPI.Comm.Neighbor_alltoallw": by_hand}
     return (
-        array("patches", "(put|get|add) of a patch", route, windows),
-        array("ghosts", r"ghosts of", route, exchanges),
-        array("pencils", r"pencils of", route, {"MPI.Comm.Alltoallw": 1.0}),
+        array("patches", PATCHES, route, windows),
+        array("ghosts", ("ghosts of",), route, exchanges),
+        array("pencils", ("pencils of",), route, {"MPI.Comm.Alltoallw": 1.0}),
     )
+
+
+def beside_global_arrays(route: str) -> Row:
+    """Return the row of patches of an Array beside Global Arrays in C."""
+    claims = tuple(Claim(figure, TIME, 1.0, ("Global Arrays",), ARRAY) for figure in PATCHES)
+    case = job("patches", (), route, ranks=1, program=program("global_arrays.py"), rounds=5)
+    return Row(f"Array, Global Arrays' patches, {where(route)}", BOTH, case, claims, taken(route))
 
 
 ROUTES = ("node", "fabric")
@@ -172,4 +199,5 @@ CONTAINERS = (
     mailbox("fabric", 0.7),
     table_of_a_node(),
     *(row for route in ROUTES for row in arrays(route)),
+    *(beside_global_arrays(route) for route in ROUTES if not WITHOUT_GLOBAL_ARRAYS),
 )
