@@ -40,6 +40,8 @@ WITHOUT_GLOBAL_ARRAYS = (
     )
 )
 
+# what Open MPI allocates is shared memory of the node whatever it is told
+FORMS = {"node": (MPI_ALLOCATE, MPI_CREATE), "fabric": (MPI_CREATE,)}
 PATCHES = ("get of a patch", "put of a patch", "add of a patch")
 
 STORE, DICT, QUEUE, STATE, CHANNEL, NODE_ARRAY, ARRAY = (
@@ -160,14 +162,14 @@ def array(case: str, figures: tuple[str, ...], route: str, peers: dict[str, floa
         for figure in figures
         for peer, target in peers.items()
     )
-    forms = (MPI_ALLOCATE, MPI_CREATE)
+    forms = FORMS[route]
     made = job(case, forms, route, program=program("arrays.py"))
     return Row(f"Array, {case}, {where(route)}", BOTH, made, claims)
 
 
 def arrays(route: str) -> tuple[Row, ...]:
     """Return the rows of an Array: patches, ghosts, other blocks."""
-    windows = {f"{form}: subarrays": 0.3 for form in (MPI_ALLOCATE, MPI_CREATE)}
+    windows = {f"{form}: subarrays": 0.3 for form in FORMS[route]}
     by_hand = 0.9 if route == "fabric" else 0.8
     exchanges = {"MPI.Comm.Sendrecv": by_hand, "MPI.Comm.Neighbor_alltoallw": by_hand}
     return (

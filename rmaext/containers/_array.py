@@ -611,10 +611,10 @@ class Array(Closing):
         -----
         All ranks call it, equally often. It waits for the ranks that have some of this rank's
         ghosts, each until it has begun its own call, and is no barrier: others may be far behind.
-        A neighbour gets what `local` holds when this rank calls it, in one message, corners
-        with it. The ghosts of this rank change within its own call only, so there is nothing to
-        be done before the next one, nor before `local` is changed again. Interrupted by Ctrl-C
-        it may be called again: it goes on.
+        A neighbour gets what `local` holds when this rank calls it, corners with it: in one
+        message, or if it is more than 32 KiB, by one write and a message. The ghosts of this rank
+        change within its own call only, so there is nothing to be done before the next one, nor
+        before `local` is changed again. Interrupted by Ctrl-C it may be called again: it goes on.
 
         Corresponds to MPI_Neighbor_alltoallw, and GA_Update_ghosts.
 
@@ -642,10 +642,11 @@ class Array(Closing):
 
         Notes
         -----
-        As `exchange`; it waits for nobody at its beginning. What is sent is what `local` holds
-        there; the block may change it. The ghosts may be read after the block only. After an
-        exception in the block the exchange has not ended: the next call ends it, and does not
-        send again.
+        As `exchange`; it waits for nobody at its beginning, so over the network what is more than
+        32 KiB goes in messages of 16 KiB, which takes some two times as long. What is sent is what
+        `local` holds there; the block may change it. The ghosts may be read after the block only.
+        After an exception in the block the exchange has not ended: the next call ends it, and does
+        not send again.
 
         Examples
         --------

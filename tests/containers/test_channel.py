@@ -206,6 +206,23 @@ def test_a_reader_that_sleeps_is_woken(world):
         world.Barrier()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_waits_end_for_what_comes(world, monkeypatch):
+    """A wait takes one count off a slot; those of what was read with it end no later waits."""
+    waits, wait_any = [], rmaext.Window.wait_any
+    monkeypatch.setattr(rmaext.Window, "wait_any", lambda *args: waits.append(1) or wait_any(*args))
+    with Channel(world, int, 100) as channel:
+        for k in range(40):
+            channel.send(k, world.rank)
+        got = []
+        while len(got) < 40:
+            got += channel.receive()[1].tolist()
+        assert got == list(range(40))
+        with pytest.raises(rmaext.RmaTimeout):
+            channel.receive(timeout=0.05)
+        assert len(waits) < 20
+
+
 def test_time_limits(comm):
     with Channel(comm, int, 3) as channel:
         if comm.size == 1:
