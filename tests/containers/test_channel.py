@@ -221,6 +221,7 @@ def test_waits_end_for_what_comes(world, monkeypatch):
         with pytest.raises(rmaext.RmaTimeout):
             channel.receive(timeout=0.05)
         assert len(waits) < 20
+        world.Barrier()  # nobody is done before
 
 
 def test_time_limits(comm):
