@@ -21,7 +21,7 @@ LIMIT = timeout --foreground -k 10
 # PYTHON_C needs Python.h, which the programs of tests/c do without.
 SOURCES = $(filter-out csrc/python/%,$(wildcard csrc/*/*.c csrc/*/*/*.c))
 HEADERS = csrc/rmaext.h $(filter-out csrc/python/%,$(wildcard csrc/*/*.h csrc/*/*/*.h))
-PYTHON_C = $(wildcard csrc/python/*.[ch])
+PYTHON_C = $(wildcard csrc/python/*.[ch] csrc/python/*/*.[ch])
 C_TESTS = $(wildcard tests/c/*/*.c)
 DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)

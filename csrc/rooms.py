@@ -17,7 +17,7 @@ from pathlib import Path
 # The lowest first.
 ROOMS = [
     *("base", "record", "dtype", "shm", "admission", "net", "win", "exec", "xfer", "am"),
-    *("net/libfabric", "api", "python"),
+    *("net/libfabric", "api", "python", "python/compat"),
 ]
 # Names of a transport's library, by the one room that may have them. Error numbers are all
 # transports'.

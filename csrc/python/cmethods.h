@@ -463,10 +463,11 @@ extern PyMappingMethods py_index_methods;
 PyObject *py_numba(struct py_window *w, void *closure);
 void py_numba_close(struct py_window *w);
 
-/* The types: window.c, prepared.c, owner.c, compat_win.c, with.c. */
+/* The types: window.c, prepared.c, owner.c, with.c; and compat's. */
 extern PyTypeObject py_window_type, py_buffer_type, py_prepared_type;
 extern PyTypeObject py_owner_type, py_endpoint_type;
 extern PyTypeObject py_win_type;
+extern PyMethodDef py_compat_methods[];
 extern PyType_Spec py_with_spec, py_locks_spec;
 
 /*

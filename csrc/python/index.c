@@ -3,7 +3,7 @@
  * win[rank, key] with integers, slices, None and ...; what is short and by
  * memory is done here, for calls that are given such a key as well.
  */
-#include "python/compat.h"
+#include "python/sides.h"
 
 _Static_assert(sizeof(npy_intp) == sizeof(int64_t),
 	       "NumPy takes a selection's shape as it is");

@@ -3,7 +3,7 @@
  * The type Layout: where the data of an element of one of MPI's datatypes lies,
  * for rmaext.compat.datatypes, which makes one of what MPI says of the type.
  */
-#include "python/compat.h"
+#include "python/sides.h"
 
 PyObject *py_layout_new(struct rmx_layout *it, int why)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* The module: its interned names, types and constants. */
 #define PY_METHODS_MODULE
-#include "python/compat.h"
+#include "python/sides.h"
 
 struct py_names py_names;
 

@@ -26,6 +26,7 @@ PITCH = 24  # of a row or column
 STYLE = 'font-family="sans-serif" font-size="13" fill="currentColor"'
 
 _C_WORDS = {
+    "python/compat": "those of MPI.Win's interface",
     "python": "the methods that Python calls, in C: the only room with Python.h",
     "api": "what rmaext.h promises: check, choose the route, call the right room",
     "am": "active messages: queue, wire, replies, handlers, coalescing, clients",

@@ -377,7 +377,7 @@ class Win(cmethods.Win):
         return int(self._attributes.fixed[MPI.WIN_MODEL])
 
     # -- operations ------------------------------------------------------------------
-    # Put, Get and so on are in csrc/python/compat_win.c, and come here with what is not plain.
+    # Put, Get and so on are in csrc/python/compat/win.c, and come here with what is not plain.
 
     @translated
     def _Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
@@ -402,7 +402,7 @@ class Win(cmethods.Win):
         self._reach_self(target_rank)
 
     def _reach_self(self, rank: int) -> None:
-        """Flush to the own rank, where that is reached by network; see csrc/python/compat_win.c."""
+        """Flush to the own rank, where that is reached by network; see csrc/python/compat/win.c."""
         if rank == self._attributes.rank and rank not in self._near:
             self._window.flush(rank)
 
@@ -530,7 +530,7 @@ class Win(cmethods.Win):
         except RAISED as exc:
             report(self, exc)
 
-    # Unlock and Unlock_all are those of csrc/python/compat_win.c, which calls these.
+    # Unlock and Unlock_all are those of csrc/python/compat/win.c, which calls these.
 
     def _Unlock(self, rank: int) -> None:
         if self._is_over():

@@ -4,7 +4,7 @@
  * run without the GIL, and call neither Python nor MPI, which may hold a lock
  * of its own around them.
  */
-#include "python/compat.h"
+#include "python/compat/compat.h"
 
 #include <sched.h>
 

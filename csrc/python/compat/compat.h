@@ -6,17 +6,9 @@
 #ifndef RMAEXT_COMPAT_H
 #define RMAEXT_COMPAT_H
 
-#include "python/cmethods.h"
+#include "python/sides.h"
 
-/* layout.c: the type Layout; `it` is its own. */
-struct py_layout {
-	PyObject_HEAD struct rmx_layout *it;
-};
-extern PyTypeObject py_layout_type;
-/* Takes over what rmx_layout_new() and its kin return, or raises why. */
-PyObject *py_layout_new(struct rmx_layout *it, int why);
-
-/* compat_types.c: a predefined datatype */
+/* types.c: a predefined datatype */
 struct py_named {
 	uint64_t handle;
 	struct rmx_basic basic;
@@ -35,36 +27,17 @@ PyObject *py_mpi_layout(PyObject *module, PyObject *datatype);
 PyObject *py_mpi_forget(PyObject *module, PyObject *args);
 PyObject *py_mpi_ops(PyObject *module, PyObject *list);
 
-/* compat_win.c: a function of the module */
+/* win.c: a function of the module */
 PyObject *py_mpi_done(PyObject *module, PyObject *make);
 
-/* compat_request.c: functions of the module, for generalized requests of MPI */
+/* request.c: functions of the module, for generalized requests of MPI */
 PyObject *py_mpi_request_functions(PyObject *module, PyObject *ignored);
 PyObject *py_mpi_request_new(PyObject *module, PyObject *status);
 PyObject *py_mpi_request_end(PyObject *module, PyObject *args);
 
 /*
- * Elements in a buffer that a caller gave, or in a window. They are of a
- * predefined type unless there is a layout. Zeros at first; py_part_drop() ends
- * one, whether or not it was taken.
- */
-struct py_part {
-	char *data;
-	uint64_t count;
-	struct rmx_basic basic; /* unit 0: of several types */
-	struct py_layout *layout;
-	struct rmx_side side;
-	PyObject *owner; /* keeps data alive; NULL: only `view` does */
-	Py_buffer view;
-};
-struct py_target {
-	struct py_part part; /* without data */
-	int64_t rank;
-	uint64_t offset;
-};
-
-/*
- * compat_buffer.c: takes a buffer; and a place at the target, which is a
+ * buffer.c: takes a buffer into a part, which is zeros at first, and drop ends
+ * one whether or not it was taken; and a place at the target, which is a
  * displacement, or (displacement, count, type), by default of the same elements
  * as the origin's. False: Python does it, or knows what is wrong; unless an
  * exception is set.
@@ -76,23 +49,9 @@ bool py_target_take(struct py_window *w, PyObject *units, PyObject *rank,
 void py_part_drop(struct py_part *p);
 
 /*
- * compat_sides.c: operations by memory on elements that lie anywhere at either
- * side, as many bytes on each. Long ones release the GIL.
- */
-enum py_outcome py_move_sides(struct py_window *w, bool put,
-			      const struct py_part *own,
-			      const struct py_target *t);
-/* result: NULL, or elements for what there was */
-enum py_outcome py_update_sides(struct py_window *w, int op,
-				const struct py_part *origin,
-				const struct py_part *result,
-				const struct py_target *t);
-
-/*
- * compat.c: operations of MPI.Win, in bytes of a window. units has each rank's
+ * operations.c: those of MPI.Win, in bytes of a window. units has each rank's
  * displacement unit. They do what is plain; put and get may release the GIL.
  */
-extern PyMethodDef py_compat_methods[];
 enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
 			    PyObject *buffer, PyObject *rank, PyObject *target,
 			    bool put);

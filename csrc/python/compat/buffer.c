@@ -3,7 +3,7 @@
  * The buffers and targets of MPI.Win's operations, as mpi4py's callers write
  * them: a buffer, or a list of it with a count and a datatype.
  */
-#include "python/compat.h"
+#include "python/compat/compat.h"
 
 static int type_number(int type_num)
 {

@@ -5,7 +5,7 @@
  * gives access to. In any other case it calls the Python method of the same
  * name with an underscore in front.
  */
-#include "python/compat.h"
+#include "python/compat/compat.h"
 
 struct win {
 	PyObject_HEAD bool open; /* else it is MPI.WIN_NULL */

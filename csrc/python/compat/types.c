@@ -6,7 +6,7 @@
  * its object as long as that has the same handle, and until MPI says that the
  * datatype is freed, whose handle another may get.
  */
-#include "python/compat.h"
+#include "python/compat/compat.h"
 
 #define MOST_TYPES 128
 #define KNOWN 256

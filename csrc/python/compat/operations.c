@@ -5,7 +5,7 @@
  * whether they did it; if not, nothing was done, and Python does it or knows
  * what is wrong.
  */
-#include "python/compat.h"
+#include "python/compat/compat.h"
 
 /* What was not taken, because of an exception that came meanwhile, failed. */
 static enum py_outcome outcome_of(enum py_outcome done)

@@ -4,7 +4,7 @@
  * predefined one. Short ones keep the GIL; others enter the window, and release
  * it.
  */
-#include "python/compat.h"
+#include "python/sides.h"
 
 #include "exec/guard.h"
 
