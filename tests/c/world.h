@@ -18,15 +18,19 @@
 #include "check.h"
 #include "am/am.h"
 
-enum { RANKS = 5, /* at most */ FLIGHTS = 4096 };
+#ifndef WORLD_RANKS
+#define WORLD_RANKS 5
+#endif
+enum { RANKS = WORLD_RANKS, /* at most */ FLIGHTS = 4096 };
 
 enum kind { MESSAGE, READ, WRITE };
 
 /* What is on its way. */
 struct flight {
+	uint64_t id; /* in the trace */
 	enum kind kind;
 	int from, to;
-	char *data; /* of a message: a copy */
+	char *data; /* of a message, or of a write without a call: a copy */
 	size_t len;
 	void *buf; /* of a read or write: own memory */
 	struct rmx_remote at;
@@ -61,15 +65,55 @@ static struct {
 	struct node node[RANKS];
 	int ranks, active; /* active: whose call this thread is in, or -1 */
 	size_t cells;	   /* of each rank */
-	uint64_t draws, seed, history, events;
+	uint64_t draws, picks, seed, history, events;
 	int64_t now; /* ns */
 	struct flight flights[FLIGHTS];
 	size_t flight_count;
+	uint64_t flight_ids;
 	bool stepping;		  /* what a step calls must not step itself */
 	bool over;		  /* the network takes nothing any more */
 	bool deaths;		  /* there may be one yet */
 	void (*died)(int number); /* tells the model */
 } world;
+
+/*
+ * What a run does without, so that a failure can be told with less: ranks,
+ * calls of the program, kinds of faults (tests/world/shrink.py).
+ */
+static struct {
+	uint64_t order; /* of events; 0: the seed says that, too */
+	int ranks;	/* at most; 0: as many as there may be */
+	const char *without, *only;
+	FILE *trace;
+} knobs;
+
+static void knobs_read(void)
+{
+	const char *text = getenv("TRACE"), *number = getenv("ORDER");
+
+	knobs.order = number ? strtoull(number, NULL, 0) : 0;
+	number = getenv("RANKS");
+	knobs.ranks = number ? atoi(number) : 0;
+	knobs.without = getenv("WITHOUT");
+	knobs.only = getenv("ONLY");
+	knobs.trace = text ? fopen(text, "w") : NULL;
+	CHECK(!text || knobs.trace);
+}
+
+/* Are there faults of that kind? */
+static bool has(const char *kind)
+{
+	return !knobs.without || !strstr(knobs.without, kind);
+}
+
+/* Is that call of the program to be made? */
+static bool is_chosen(int rank, unsigned int call)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), " %d.%u ", rank, call);
+	return !knobs.only || strstr(knobs.only, name);
+}
 
 int clock_gettime(clockid_t clock, struct timespec *t)
 {
@@ -89,19 +133,54 @@ int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *t,
 }
 
 /* splitmix64 */
-static uint64_t draw(uint64_t below)
+static uint64_t number_next(uint64_t *state)
 {
-	uint64_t z = world.draws += 0x9e3779b97f4a7c15;
+	uint64_t z = *state += 0x9e3779b97f4a7c15;
 
 	z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
 	z = (z ^ z >> 27) * 0x94d049bb133111eb;
-	return (z ^ z >> 31) % below;
+	return z ^ z >> 31;
+}
+
+/* Says in which order things happen. */
+static uint64_t draw(uint64_t below)
+{
+	return number_next(&world.draws) % below;
 }
 
 static int draw_rank(void)
 {
 	return (int)draw((uint64_t)world.ranks);
 }
+
+/* Says what the program is: a call is the same one, whatever has happened. */
+static uint64_t pick(uint64_t below)
+{
+	return number_next(&world.picks) % below;
+}
+
+static int pick_rank(void)
+{
+	return (int)pick((uint64_t)world.ranks);
+}
+
+static void picks_begin(int rank, unsigned int call)
+{
+	world.picks = world.seed ^ ((uint64_t)rank + 1) << 56 ^
+		      ((uint64_t)call + 1) << 40;
+	number_next(&world.picks);
+	world.picks ^= number_next(&world.picks);
+}
+
+/* A line of the trace: when, what, and to whom it happens. */
+#define NOTE(...)                                                             \
+	do {                                                                  \
+		if (knobs.trace) {                                            \
+			fprintf(knobs.trace, "%lld\t", (long long)world.now); \
+			fprintf(knobs.trace, __VA_ARGS__);                    \
+			fputc('\n', knobs.trace);                             \
+		}                                                             \
+	} while (0)
 
 /* The history is a hash of all that has happened, in its order. */
 static void happened(uint64_t what, uint64_t more)
@@ -111,17 +190,17 @@ static void happened(uint64_t what, uint64_t more)
 	world.history = (world.history ^ more) * 0x100000001b3;
 }
 
+static const char *const kind_names[] = {"message", "read", "write"};
+
 static void world_tell(void)
 {
-	static const char *const names[] = {"a message", "a read", "a write"};
-
 	for (int i = 0; i < world.ranks; i++)
 		fprintf(stderr, "\trank %d: %s%zu completions\n", i,
 			world.node[i].dead ? "dead, " : "",
 			world.node[i].done_count);
 	for (size_t i = 0; i < world.flight_count; i++)
-		fprintf(stderr, "\ton its way: %s of %zu bytes, %d to %d\n",
-			names[world.flights[i].kind], world.flights[i].len,
+		fprintf(stderr, "\ton its way: a %s of %zu bytes, %d to %d\n",
+			kind_names[world.flights[i].kind], world.flights[i].len,
 			world.flights[i].from, world.flights[i].to);
 }
 
@@ -130,8 +209,13 @@ static void judge_by(bool good, const char *what, void (*tell)(void))
 {
 	if (good)
 		return;
-	fprintf(stderr, "seed %llu, %lld ns: %s\n",
-		(unsigned long long)world.seed, (long long)world.now, what);
+	fprintf(stderr, "seed %llu, order %llu, %lld ns: %s\n",
+		(unsigned long long)world.seed,
+		(unsigned long long)(knobs.order ? knobs.order : world.seed),
+		(long long)world.now, what);
+	NOTE("broken\t%s", what);
+	if (knobs.trace)
+		fclose(knobs.trace);
 	if (tell)
 		tell();
 	world_tell();
@@ -150,7 +234,7 @@ static int number_of(const struct rmaext_fabric *f)
 
 static bool refuses(void)
 {
-	return !draw(8);
+	return has("refusals") && !draw(8);
 }
 
 static void complete(int rank, struct rmx_call *call, size_t len, bool failed)
@@ -169,7 +253,11 @@ static int take_off(const struct flight *it)
 	if (world.over || refuses())
 		return -FI_EAGAIN;
 	CHECK(world.flight_count < FLIGHTS);
-	world.flights[world.flight_count++] = *it;
+	world.flights[world.flight_count] = *it;
+	world.flights[world.flight_count++].id = ++world.flight_ids;
+	NOTE("send\t%llu\t%d\t%d\t%s\t%zu",
+	     (unsigned long long)world.flight_ids, it->from, it->to,
+	     kind_names[it->kind], it->len);
 	return 0;
 }
 
@@ -194,7 +282,9 @@ static int net_send(struct rmaext_fabric *f, uint64_t peer,
 		    const struct iovec *iov, void **descs, size_t count,
 		    struct rmx_call *call)
 {
-	struct flight it = {MESSAGE, .from = number_of(f), .to = (int)peer,
+	struct flight it = {.kind = MESSAGE,
+			    .from = number_of(f),
+			    .to = (int)peer,
 			    .call = call};
 	int ret;
 
@@ -223,18 +313,47 @@ static int net_read(struct rmaext_fabric *f, const struct rmx_remote *from,
 		    void *buf, size_t len, void *desc, struct rmx_call *call)
 {
 	(void)desc;
-	return take_off(&(struct flight){
-		READ, .from = number_of(f), .to = (int)from->peer, .len = len,
-		.buf = buf, .at = *from, .call = call});
+	return take_off(&(struct flight){.kind = READ,
+					 .from = number_of(f),
+					 .to = (int)from->peer,
+					 .len = len,
+					 .buf = buf,
+					 .at = *from,
+					 .call = call});
 }
 
 static int net_write(struct rmaext_fabric *f, const struct rmx_remote *to,
 		     void *buf, size_t len, void *desc, struct rmx_call *call)
 {
 	(void)desc;
-	return take_off(&(struct flight){WRITE, .from = number_of(f),
-					 .to = (int)to->peer, .len = len,
-					 .buf = buf, .at = *to, .call = call});
+	return take_off(&(struct flight){.kind = WRITE,
+					 .from = number_of(f),
+					 .to = (int)to->peer,
+					 .len = len,
+					 .buf = buf,
+					 .at = *to,
+					 .call = call});
+}
+
+static int net_put_copy(struct rmaext_fabric *f, const struct rmx_remote *to,
+			const void *buf, size_t len)
+{
+	struct flight it = {.kind = WRITE,
+			    .from = number_of(f),
+			    .to = (int)to->peer,
+			    .len = len,
+			    .at = *to};
+	int ret;
+
+	CHECK(len <= f->limits.copied);
+	it.data = malloc(len);
+	CHECK(it.data);
+	memcpy(it.data, buf, len);
+	it.buf = it.data;
+	ret = take_off(&it);
+	if (ret)
+		free(it.data);
+	return ret;
 }
 
 /*
@@ -274,6 +393,7 @@ static void flight_lose(size_t i)
 {
 	const struct flight it = flight_take(i);
 
+	NOTE("lose\t%llu", (unsigned long long)it.id);
 	free(it.data);
 	complete(it.from, it.call, 0, it.kind != MESSAGE || draw(2));
 }
@@ -289,6 +409,7 @@ static void arrive(size_t i)
 		return;
 	}
 	flight_take(i);
+	NOTE("arrive\t%llu", (unsigned long long)it.id);
 	if (it.kind == MESSAGE) {
 		const size_t k = n->receive_first;
 
@@ -303,6 +424,7 @@ static void arrive(size_t i)
 		CHECK(it.at.place + it.len <= world.cells * 8);
 		memcpy(it.kind == READ ? it.buf : there,
 		       it.kind == READ ? there : it.buf, it.len);
+		free(it.data);
 	}
 	complete(it.from, it.call, 0, false);
 }
@@ -317,6 +439,7 @@ static void die(int number)
 	bool lost[RANKS] = {false};
 
 	n->dead = true;
+	NOTE("die\t%d", number);
 	happened(3 << 24, (uint64_t)number);
 	for (size_t i = 0; i < world.flight_count;) {
 		struct flight *it = &world.flights[i];
@@ -336,7 +459,8 @@ static void die(int number)
 	for (int k = 0; k < world.ranks; k++) {
 		struct node *other = &world.node[k];
 
-		if (k == number || !other->receive_count || draw(4))
+		if (k == number || !other->receive_count || !has("receives") ||
+		    draw(4))
 			continue;
 		complete(k, other->receives[other->receive_first].call, 0,
 			 true);
@@ -358,6 +482,7 @@ static void notice(int number)
 		return;
 	n->known[other] = true;
 	happened(4 << 24 | (uint64_t)number, (uint64_t)other);
+	NOTE("notice\t%d\t%d", number, other);
 	atomic_store(&n->peers[other]->gone, true);
 }
 
@@ -382,8 +507,10 @@ static void step(void)
 	}
 	number = draw_rank();
 	n = &world.node[number];
-	if (!draw(3000))
+	if (has("sleep") && !draw(3000)) {
 		n->asleep = world.now + (int64_t)draw(100) * SECOND / 1000;
+		NOTE("sleep\t%d\t%lld", number, (long long)n->asleep);
+	}
 	if (world.deaths && number != world.active && !draw(4000)) {
 		world.deaths = draw(3) > 0;
 		die(number);
@@ -461,6 +588,7 @@ static const struct rmx_transport network = {
 	.inject = net_inject,
 	.read = net_read,
 	.write = net_write,
+	.put_copy = net_put_copy,
 	.poll = net_poll,
 };
 
@@ -558,8 +686,12 @@ static void node_close(int number)
 static void world_open(uint64_t seed, size_t cells, void (*died)(int number))
 {
 	memset(&world, 0, sizeof(world));
-	world.seed = world.draws = seed;
-	world.ranks = 2 + (int)draw(RANKS - 1);
+	world.seed = world.draws = world.picks = seed;
+	if (knobs.order)
+		world.draws = seed ^ knobs.order << 20;
+	world.ranks = 2 + (int)pick(RANKS - 1);
+	if (knobs.ranks && world.ranks > knobs.ranks)
+		world.ranks = knobs.ranks;
 	world.cells = cells;
 	world.active = -1;
 	world.died = died;
@@ -567,7 +699,7 @@ static void world_open(uint64_t seed, size_t cells, void (*died)(int number))
 		node_open(i);
 	for (int i = 0; i < world.ranks; i++)
 		window_open(i);
-	world.deaths = draw(2);
+	world.deaths = has("deaths") && pick(2);
 }
 
 /*

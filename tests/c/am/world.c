@@ -2,10 +2,9 @@
 /*
  * What the ranks of a world do is drawn, and compared with a model: sums,
  * exchanges, puts, gets, flushes and notifications, of which some go to ranks
- * that die, or come of them. A failure names its seed, and the same seed is the
- * same run: SEED=17 build/asan/am/world; SEEDS=10000 tries so many.
+ * that die, or come of them. world_run.h says how seeds are tried.
  */
-#include "world.h"
+#include "world_run.h"
 
 enum {
 	SUMS = 6,	     /* cells that all ranks add to */
@@ -42,6 +41,25 @@ enum what {
 	PUT_LONG,
 	GET_LONG,
 	WHATS
+};
+
+static const char *const what_names[WHATS] = {
+	"adds",
+	"exchanges",
+	"puts",
+	"gets",
+	"puts and notifies",
+	"flushes",
+	"adds and quits",
+	"replaces",
+	"replaces much",
+	"puts much and notifies",
+	"adds much",
+	"adds much and fetches",
+	"adds to many places",
+	"begins to add to many places",
+	"puts much",
+	"gets much",
 };
 
 /* A request of a rank's, until it has ended. */
@@ -95,11 +113,6 @@ static void tell(void)
 					i, ranks[i].requests[k].what,
 					ranks[i].calls,
 					ranks[i].requests[k].target);
-}
-
-static void is(bool good, const char *what)
-{
-	judge_by(good, what, tell);
 }
 
 /* What many places have come to, or may have. */
@@ -224,7 +237,7 @@ static void quit(int number, struct request *q)
 		.op = RMAEXT_SUM,
 		.type = RMAEXT_UINT64,
 		.rank = q->target,
-		.offset = 8 * (q->operand = draw(SUMS)),
+		.offset = 8 * (q->operand = pick(SUMS)),
 		.operand = &one,
 		.result = &q->result,
 		.count = 1,
@@ -233,7 +246,7 @@ static void quit(int number, struct request *q)
 	rmaext_op *op = NULL;
 	int ret = rmaext_start(world.node[number].window, &call, &op);
 
-	if (wait_for(number, q, ret, op, (unsigned int)draw(4)))
+	if (wait_for(number, q, ret, op, (unsigned int)pick(4)))
 		model.perhaps[q->target][cell]++;
 	else
 		model.added[q->target][cell]++;
@@ -252,16 +265,16 @@ static int many(int number, struct request *q)
 		.ranks = q->many.rank,
 		.offsets = q->many.place,
 		.values = &one,
-		.results = draw(2) ? q->many.result : NULL,
+		.results = pick(2) ? q->many.result : NULL,
 		.ended = q->what == BEGIN_MANY ? &q->ended : NULL,
 	};
 	int64_t bad;
 
-	q->many.count = 1 + (int64_t)draw(MANY);
+	q->many.count = 1 + (int64_t)pick(MANY);
 	call.count = call.elements = (uint64_t)q->many.count;
 	for (int64_t i = 0; i < q->many.count; i++) {
-		q->many.rank[i] = draw_rank();
-		q->many.place[i] = COUNTS + (int64_t)draw(SUMS);
+		q->many.rank[i] = pick_rank();
+		q->many.place[i] = COUNTS + (int64_t)pick(SUMS);
 	}
 	return rmaext_start_many(world.node[number].window, &call, &q->op,
 				 &bad);
@@ -332,11 +345,15 @@ static void begin(int number, struct request *q)
 				   .ended = &q->ended};
 	int ret;
 
-	*q = (struct request){.what = (enum what)draw(WHATS),
-			      .target = draw_rank(),
+	picks_begin(number, r->calls);
+	*q = (struct request){.what = (enum what)pick(WHATS),
+			      .target = pick_rank(),
 			      .operand = 1};
+	if (!is_chosen(number, r->calls++))
+		return;
 	happened(2 << 24 | (uint64_t)number << 8 | q->what, r->calls);
-	r->calls++;
+	NOTE("does\t%d\t%u\t%s, rank %d", number, r->calls - 1,
+	     what_names[q->what], q->target);
 	switch (q->what) {
 	case NOTIFY:
 		put_notified(number, q, r->told, TOLD + (uint64_t)number, 1);
@@ -361,10 +378,10 @@ static void begin(int number, struct request *q)
 		flush_one(number, q->target);
 		return;
 	case ADD:
-		q->cell = (int)draw(SUMS);
+		q->cell = (int)pick(SUMS);
 		break;
 	case SWAP:
-		q->cell = SUMS + (int)draw(SWAPS);
+		q->cell = SUMS + (int)pick(SWAPS);
 		q->compare = model.swapped[q->target][q->cell - SUMS];
 		q->operand = q->compare + 1;
 		call.op = RMAEXT_CSWAP;
@@ -380,7 +397,7 @@ static void begin(int number, struct request *q)
 		call.count = 8;
 		break;
 	case GET:
-		q->whose = draw_rank();
+		q->whose = pick_rank();
 		q->cell = PUTS + q->whose;
 		q->low = ranks[q->whose].put[q->target].done;
 		call.kind = RMAEXT_GET;
@@ -399,7 +416,7 @@ static void begin(int number, struct request *q)
 			call.count = LONG;
 			memcpy(r->stamp[q->target], q->buf, 8 * LONG);
 		} else {
-			const uint64_t k = draw(LONG);
+			const uint64_t k = pick(LONG);
 
 			q->cell += (int)k;
 			r->stamp[q->target][k] = q->operand;
@@ -429,7 +446,7 @@ static void begin(int number, struct request *q)
 		call.count = 8 * LONG;
 		break;
 	default:
-		q->whose = draw_rank();
+		q->whose = pick_rank();
 		q->cell = LONG_PUTS + q->whose * LONG;
 		q->low = ranks[q->whose].put_long[q->target].done;
 		q->buf = cells_new(0);
@@ -561,28 +578,6 @@ static bool go_on(int number)
 	return open || r->calls < CALLS;
 }
 
-/* Whatever was counted is back at its start. */
-static void leftovers_judge(const struct node *n)
-{
-	const rmaext_fabric *f = n->fabric;
-	const struct rmx_am *am = f->am;
-
-	is((atomic_load(&f->transfers->free_contexts) >> 16 & 0xffff) ==
-		   RMX_CONTEXTS,
-	   "a context was not given back");
-	is(am->receiving == n->receive_count + am->queued,
-	   "receives are counted wrongly");
-	is(am->incoming == am->receiving, "a receive's buffer was lost");
-	for (const rmaext_peer *p = f->peers; p; p = p->next) {
-		is(!p->line->requests && !p->line->bulks,
-		   "a credit was not given back");
-		is(!p->line->replies, "replies are counted wrongly");
-		is(!p->line->queue, "something is in line");
-		is(!atomic_load(&p->contexts),
-		   "a peer's contexts stay counted");
-	}
-}
-
 /* Of what one rank has stamped the last is there. */
 static void stamps_judge(int t)
 {
@@ -612,22 +607,6 @@ static void sums_judge(int t)
 			   cells[LONG_SUM + k] <=
 				   model.added_long[t] + model.perhaps_long[t],
 		   "a long sum is not what was added");
-}
-
-/* Runs until nothing is on its way, all are awake, and know who is dead. */
-static void settle(void)
-{
-	world.deaths = false;
-	for (uint64_t quiet = 0; quiet < 2000; quiet++) {
-		for (int i = 0; i < world.ranks; i++) {
-			struct node *n = &world.node[i];
-
-			n->asleep = 0;
-			if (world.flight_count || (!n->dead && n->done_count))
-				quiet = 0;
-		}
-		step();
-	}
 }
 
 static uint64_t run(uint64_t seed)
@@ -678,76 +657,9 @@ static uint64_t run(uint64_t seed)
 	return world.history;
 }
 
-static uint64_t run_checked(uint64_t seed)
-{
-	const uint64_t history = run(seed);
-
-	is(seed % 10 || run(seed) == history,
-	   "the same seed is not the same run");
-	return history;
-}
-
-static void seed_tell(uint64_t events, uint64_t seed, uint64_t history)
-{
-	printf("%llu events, up to seed %llu: %016llx\n",
-	       (unsigned long long)events, (unsigned long long)seed,
-	       (unsigned long long)history);
-}
-
-/*
- * New seeds each time. A process for each thousand: the library keeps a little
- * of each endpoint that it has closed.
- */
-static void seeds_until(time_t end)
-{
-	struct {
-		uint64_t seed, events, history;
-	} *all = mmap(NULL, sizeof(*all), PROT_READ | PROT_WRITE,
-		      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-	int status = 0;
-
-	CHECK(all != MAP_FAILED);
-	all->seed = (uint64_t)end << 20;
-	while (time(NULL) < end && !status) {
-		const pid_t pid = fork_child();
-
-		for (int n = 0; !pid && n < 1000 && time(NULL) < end; n++) {
-			all->history = run_checked(all->seed++);
-			all->events += world.events;
-		}
-		if (!pid)
-			_exit(0);
-		waitpid(pid, &status, 0);
-	}
-	if (status)
-		_exit(1);
-	seed_tell(all->events, all->seed - 1, all->history);
-}
-
-/*
- * SEED: that one alone, and the hash of its history. MINUTES: others each time,
- * for so long. SEEDS: so many from the first on; 100 by itself.
- */
 static void seeds(void)
 {
-	const char *minutes = getenv("MINUTES"), *one_seed = getenv("SEED");
-	const char *count = getenv("SEEDS");
-	const uint64_t usual = getenv("RMAEXT_EMULATED") ? 5 : 100;
-	const uint64_t last = count ? strtoull(count, NULL, 0) : usual;
-	uint64_t seed, history;
-
-	if (count || minutes)
-		alarm(0); /* as long as it takes */
-	if (one_seed) {
-		seed = strtoull(one_seed, NULL, 0);
-		history = run(seed);
-		seed_tell(world.events, seed, history);
-	} else if (minutes) {
-		seeds_until(time(NULL) + 60 * atol(minutes));
-	} else {
-		for (seed = 1; seed <= last; seed++)
-			run_checked(seed);
-	}
+	seeds_run(run);
 }
 
 const struct test tests[] = {
