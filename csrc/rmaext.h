@@ -335,6 +335,24 @@ struct rmaext_lock {
 /* It is counted as a reader, and waits for a writer that is inside. */
 enum { RMAEXT_LOCK_JOINS = 2 };
 
+/* A lock that has not changed while a waiter looked at it. */
+struct rmaext_lock_look {
+	int64_t ticket; /* the waiter's; -1: it joins */
+	int exclusive;
+	int64_t turn, inside;
+	int64_t count;	      /* of ranks; of each: */
+	const int64_t *slots; /* its word */
+	const uint8_t *gone;  /* it does nothing more, known before `slots` */
+};
+
+/* what rmaext_lock_judge() says */
+enum {
+	RMAEXT_LOCK_WAIT,
+	RMAEXT_LOCK_PASS,
+	RMAEXT_LOCK_LOST,
+	RMAEXT_LOCK_UNKNOWN,
+};
+
 struct rmaext_change {
 	int64_t place, value;
 };
@@ -914,6 +932,13 @@ int rmaext_lock_leave(struct rmaext_lock *lock,
 /* Undoes what the owner has done, queued or inside; other threads nothing. */
 int rmaext_lock_undo(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     uint64_t thread, int exclusive);
+/*
+ * Says what a waiter does about a lock that does not move: WAIT for somebody
+ * alive; PASS: let those behind *rank_p go on; LOST: *rank_p had the lock when
+ * it died; UNKNOWN: nobody alive and nobody dead accounts for the ticket whose
+ * turn it is. Where no rank is named, *rank_p is -1.
+ */
+int rmaext_lock_judge(const struct rmaext_lock_look *look, int64_t *rank_p);
 /* Gives up the turn of a rank that will not come, if its slot is as `seen`. */
 int rmaext_lock_pass(struct rmaext_lock *lock, struct rmaext_exchange *exchange,
 		     int64_t rank, int64_t seen);

@@ -14,8 +14,9 @@
  * lock, as in any lock without a queue. rmaext/_sync/sync.py decides who joins
  * and how often.
  *
- * rmaext/_sync/ticket_lock.py decides what to do about ranks that died in the
- * queue, and sends the messages where the block is not mapped here.
+ * lock_judge.c says what to do about ranks that died in the queue.
+ * rmaext/_sync/ticket_lock.py sends the messages where the block is not mapped
+ * here.
  *
  * Each rank's slot says which ticket it has, from before it draws the ticket
  * until after it has given it back, and how many of its threads are inside as
@@ -39,13 +40,6 @@
 enum { NEXT, TURN, INSIDE, SLEEPERS }; /* in rmaext_lock.words */
 
 _Static_assert(SLEEPERS + 1 == RMX_LOCK_WORDS, "as others count them");
-
-/*
- * INSIDE counts readers in its low half, those who join and still wait for a
- * writer included, and in its high half the writer that is inside and those
- * that try to be: they add themselves, and were alone or take it back.
- */
-#define WRITER (INT64_C(1) << 32)
 
 static int64_t word_add(int64_t *word, int64_t value)
 {
@@ -235,9 +229,10 @@ unsigned int rmx_lock_changed(int64_t *words, uint64_t word, int64_t more,
 	}
 	if (word != INSIDE || more >= 0)
 		return 0;
-	if (more > -WRITER ? !(uint32_t)value : value < WRITER)
-		word_wake(&words[SLEEPERS], &words[INSIDE], more <= -WRITER,
-			  FUTEX_BITSET_MATCH_ANY);
+	if (more > -RMX_LOCK_WRITER ? !(uint32_t)value
+				    : value < RMX_LOCK_WRITER)
+		word_wake(&words[SLEEPERS], &words[INSIDE],
+			  more <= -RMX_LOCK_WRITER, FUTEX_BITSET_MATCH_ANY);
 	return RMX_LOCK_LEFT;
 }
 
@@ -251,7 +246,7 @@ bool rmx_lock_calls(const int64_t *words, int64_t slot, unsigned int changes)
 	 * only tries to enter, and takes that back, tells none of them.
 	 */
 	if (slot & RMAEXT_SLOT_READERS && (changes & left) == left &&
-	    inside < WRITER)
+	    inside < RMX_LOCK_WRITER)
 		return true;
 	return slot & RMAEXT_SLOT_FAR &&
 	       (slot & RMAEXT_SLOT_KINDS) == RMAEXT_SLOT_QUEUED &&
@@ -339,7 +334,7 @@ static int writer_entered(struct rmaext_lock *l, struct rmaext_exchange *e,
 		l->inside = 1;
 		return 1;
 	}
-	block_add(l, e, l->words + INSIDE, -WRITER);
+	block_add(l, e, l->words + INSIDE, -RMX_LOCK_WRITER);
 	slot_change(l, e, RMAEXT_SLOT_QUEUED, 0);
 	return 0;
 }
@@ -357,7 +352,7 @@ static int lock_try_enter(struct rmaext_lock *l, struct rmaext_exchange *e,
 	slot_change(l, e, RMAEXT_SLOT_ACTIVE, 0);
 	if (!exclusive)
 		return reader_enter(l, e);
-	inside = block_add(l, e, l->words + INSIDE, WRITER);
+	inside = block_add(l, e, l->words + INSIDE, RMX_LOCK_WRITER);
 	return exchange_is_answered(e) ? writer_entered(l, e, turn, inside) : 0;
 }
 
@@ -393,7 +388,7 @@ static int lock_draw(struct rmaext_lock *l, struct rmaext_exchange *e,
 	/* in the same message, before the answer: most locks are free */
 	tries = exclusive && (e || turn == l->ticket);
 	if (tries)
-		inside = block_add(l, e, l->words + INSIDE, WRITER);
+		inside = block_add(l, e, l->words + INSIDE, RMX_LOCK_WRITER);
 	if (!exchange_is_answered(e))
 		return 0;
 	if (tries)
@@ -493,7 +488,7 @@ static void lock_await(const struct rmaext_lock *l, bool joins, int exclusive,
 	struct word left = {&words[SLEEPERS], &words[INSIDE], -1, 0, 0};
 
 	if (joins)
-		left.mask = -WRITER;
+		left.mask = -RMX_LOCK_WRITER;
 	if (!joins && word_look(&turn) != RMX_DONE)
 		word_await(&turn, spin, sleep);
 	else if (joins || exclusive)
@@ -513,8 +508,8 @@ int rmaext_lock_join(struct rmaext_lock *l, struct rmaext_exchange *e,
 	turn = block_load(l, e, l->words + TURN);
 	next = block_load(l, e, l->words + NEXT);
 	if (exchange_is_answered(e)) {
-		l->inside = inside < WRITER ? 1 : RMAEXT_LOCK_JOINS;
-		l->ticket = inside < WRITER && turn < next ? turn : -1;
+		l->inside = inside < RMX_LOCK_WRITER ? 1 : RMAEXT_LOCK_JOINS;
+		l->ticket = inside < RMX_LOCK_WRITER && turn < next ? turn : -1;
 	}
 	return lock_record(l, 0, false, owner_end(l, e, l->inside == 1));
 }
@@ -530,7 +525,7 @@ int rmaext_lock_wait(struct rmaext_lock *l, struct rmaext_exchange *e,
 	if (!e)
 		lock_await(l, joins, exclusive, spin, sleep);
 	if (joins) {
-		if (block_load(l, e, l->words + INSIDE) < WRITER)
+		if (block_load(l, e, l->words + INSIDE) < RMX_LOCK_WRITER)
 			l->inside = ret = 1;
 	} else {
 		ret = lock_try_enter(l, e, exclusive);
@@ -542,7 +537,7 @@ int rmaext_lock_wait(struct rmaext_lock *l, struct rmaext_exchange *e,
 static void lock_leave(struct rmaext_lock *l, struct rmaext_exchange *e,
 		       int exclusive)
 {
-	block_add(l, e, l->words + INSIDE, exclusive ? -WRITER : -1);
+	block_add(l, e, l->words + INSIDE, exclusive ? -RMX_LOCK_WRITER : -1);
 	if (!exclusive) {
 		block_add(l, e, l->slots + l->rank,
 			  -(int64_t)RMAEXT_SLOT_READER);

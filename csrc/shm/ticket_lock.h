@@ -7,6 +7,14 @@
 
 enum { RMX_LOCK_WORDS = 4 };
 
+/*
+ * The count of who is inside has readers in its low half, those who join and
+ * still wait for a writer included, and in its high half the writer that is
+ * inside and those that try to be: they add themselves, and were alone or take
+ * it back.
+ */
+#define RMX_LOCK_WRITER (INT64_C(1) << 32)
+
 /* What has changed: it is another's turn; fewer are inside. */
 enum { RMX_LOCK_TURN = 1, RMX_LOCK_LEFT = 2 };
 

@@ -275,7 +275,7 @@ class Entering(WindowCore[ScalarT]):
                 return
             if look is not None:
                 gone = state.living.gone()
-                action, rank = judge(turn + 1, False, self._group.rank, look, gone)
+                action, rank = judge(turn + 1, False, look, gone)
                 if action == "pass":  # it has given up, or is dead
                     lock.pass_on(rank, look.slots[rank])
                 if action != "wait":
@@ -387,7 +387,7 @@ class Entering(WindowCore[ScalarT]):
                 before = max(1, ticket - look.turn)
             if lock.rank in gone:
                 self._raise_lost(call, lock.rank, "the target is gone")
-            action, rank = judge(ticket, exclusive, self._group.rank, look, gone)
+            action, rank = judge(ticket, exclusive, look, gone)
             what = f"{call}: window {self._name}, rank {lock.rank}"
             patience.look(what, functools.partial(look.holders, ticket))
             if action == "pass":

@@ -40,8 +40,7 @@ __all__ = [
 WRITER = 1 << 32  # what a writer adds to the count of those inside, which readers add 1 to
 
 _ACTIVE, _QUEUED = lib.RMAEXT_SLOT_ACTIVE, lib.RMAEXT_SLOT_QUEUED
-_ABANDONED, _KINDS = lib.RMAEXT_SLOT_ABANDONED, lib.RMAEXT_SLOT_KINDS
-_READER, _READERS = lib.RMAEXT_SLOT_READER, lib.RMAEXT_SLOT_READERS
+_KINDS, _READERS = lib.RMAEXT_SLOT_KINDS, lib.RMAEXT_SLOT_READERS
 _SHIFT, _PENDING = lib.RMAEXT_SLOT_TICKET, lib.RMAEXT_PENDING
 _NULL = ffi.NULL
 
@@ -88,17 +87,13 @@ class Look(NamedTuple):
         return before
 
 
-def judge(
-    ticket: int | None, exclusive: bool, me: int, look: Look, gone: Container[int]
-) -> tuple[str, int]:
-    """Say what to do when the lock does not move.
+def judge(ticket: int | None, exclusive: bool, look: Look, gone: Container[int]) -> tuple[str, int]:
+    """Say what to do when the lock does not move (csrc/shm/lock_judge.c).
 
     Parameters
     ----------
     ticket, exclusive : int or None, bool
         The waiter's; None if it joins.
-    me : int
-        Its rank.
     look : Look
         Taken while the lock did not change, and after `gone` was.
     gone : container of int
@@ -111,33 +106,15 @@ def judge(
         "lost": that rank had the lock when it was lost. "unknown": nobody alive
         and nobody dead accounts for the ticket whose turn it is.
     rank : int
+        -1: none.
     """
-    ours = ticket is None or ticket == look.turn
-    busy = False  # somebody alive may have the ticket, and not say so yet
-    for rank, slot in enumerate(look.slots):
-        kind = slot & _KINDS
-        if kind == _ACTIVE:
-            busy = busy or rank not in gone
-        elif kind and slot >> _SHIFT == look.turn and not ours:
-            if kind == _ABANDONED or rank in gone:
-                return "pass", rank
-            return "wait", rank
-    if busy:
-        return "wait", me
-    dead = [rank for rank, slot in enumerate(look.slots) if slot and rank in gone]
-    if not ours or ticket is None or look.inside >= WRITER:
-        dead = [rank for rank in dead if look.slots[rank] & _KINDS == _ACTIVE]
-    else:
-        # a writer that has its turn, and waits for readers to leave
-        alive = [s for rank, s in enumerate(look.slots) if rank not in gone]
-        if not exclusive or sum((s & _READERS) // _READER for s in alive) >= look.inside:
-            return "wait", me
-        dead = [
-            rank
-            for rank in dead
-            if look.slots[rank] & _READERS or look.slots[rank] & _KINDS == _ACTIVE
-        ]
-    return ("lost", dead[0]) if dead else ("unknown", me)
+    size = len(look.slots)
+    slots = ffi.new("int64_t[]", look.slots)
+    dead = ffi.new("uint8_t[]", [rank in gone for rank in range(size)])
+    waits = -1 if ticket is None else ticket, exclusive, look.turn, look.inside, size, slots, dead
+    rank = ffi.new("int64_t *")
+    action = lib.rmaext_lock_judge(ffi.new("struct rmaext_lock_look *", waits), rank)
+    return ("wait", "pass", "lost", "unknown")[action], int(rank[0])
 
 
 class _TargetLock:

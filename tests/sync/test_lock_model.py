@@ -149,7 +149,7 @@ def enter(
             slots = yield from read(lock.first, *places)
             if turns == (yield from read(lock.first, PLACES.turn, PLACES.inside)):
                 look = ticket_lock.Look(*turns, slots)
-                action, other = ticket_lock.judge(ticket, exclusive, rank, look, gone)
+                action, other = ticket_lock.judge(ticket, exclusive, look, gone)
                 if action == "pass":
                     yield from lock.pass_on(other, slots[other])
                 elif action == "lost":
@@ -380,8 +380,8 @@ def test_the_holder_is_named():
     """And not somebody who was lost in the queue behind it."""
     slots = [5 << 16 | QUEUED, 6 << 16 | QUEUED, lib.RMAEXT_SLOT_READER]
     look = ticket_lock.Look(5, 1, slots)
-    assert ticket_lock.judge(5, True, 0, look, {1, 2}) == ("lost", 2)
-    assert ticket_lock.judge(5, True, 0, look, {1}) == ("wait", 0)
+    assert ticket_lock.judge(5, True, look, {1, 2}) == ("lost", 2)
+    assert ticket_lock.judge(5, True, look, {1}) == ("wait", -1)
 
 
 # -- circles
