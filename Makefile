@@ -291,13 +291,22 @@ tsan: $(C_TESTS:tests/c/%.c=build/tsan/%) ## the same under ThreadSanitizer
 
 # Ranks in one process and one thread, whose seed orders all that happens: tests/c/world.h.
 # SEED=17 is that one alone, and its last line the hash of its history.
-build/sim/world: tests/c/am/world.c tests/c/world.h $(SOURCES) $(HEADERS) | $(VENV)/.runs
+WORLDS = am/world shm/locks xfer/meetings
+
+$(SOURCES:csrc/%.c=build/sim/obj/%.o): build/sim/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
-	$(CC) $(C_FLAGS) -w -Itests/c -O2 -g $(filter %.c,$^) -o $@ -pthread -ldl
+	$(CC) $(C_FLAGS) -w -O2 -g -c $< -o $@
+
+$(WORLDS:%=build/sim/%): build/sim/%: tests/c/%.c $(SOURCES:csrc/%.c=build/sim/obj/%.o) $(wildcard tests/c/*.h)
+	@mkdir -p $(@D)
+	$(CC) $(C_FLAGS) -w -Itests/c -O2 -g $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 sim: MINUTES = 1
-sim: build/sim/world ## the protocols in a simulated world: MINUTES=1 of new seeds, or SEED=17
-	$(if $(SEED),SEED=$(SEED),MINUTES=$(MINUTES)) $< $(VENV)/lib/$(MPI)/libfabric.so.1 seeds
+sim: WORLD = $(WORLDS)
+sim: $(WORLDS:%=build/sim/%) ## the protocols in a simulated world: MINUTES=1 of new seeds for each, or SEED=17
+	for world in $(WORLD); do \
+		$(if $(SEED),SEED=$(SEED),MINUTES=$(MINUTES)) $(LIMIT) 36000 \
+		build/sim/$$world $(VENV)/lib/$(MPI)/libfabric.so.1 seeds || exit; done
 
 sim-faults: $(VENV)/.runs ## faults planted in the protocols: does that world find each?
 	$(LIMIT) 14400 $(PYTHON) tests/world/faults.py $(ARGS)

@@ -73,6 +73,7 @@ static struct {
 	bool stepping;		  /* what a step calls must not step itself */
 	bool over;		  /* the network takes nothing any more */
 	bool deaths;		  /* there may be one yet */
+	bool breaks;		  /* connections break, and are made anew */
 	void (*died)(int number); /* tells the model */
 } world;
 
@@ -486,6 +487,20 @@ static void notice(int number)
 	atomic_store(&n->peers[other]->gone, true);
 }
 
+/* What nobody was to hear of is lost; all else would have an error. */
+static void connection_break(int from, int to)
+{
+	for (size_t i = 0; i < world.flight_count;) {
+		const struct flight *it = &world.flights[i];
+
+		if (it->kind == WRITE && !it->call && it->from == from &&
+		    it->to == to)
+			flight_lose(i);
+		else
+			i++;
+	}
+}
+
 /* Something arrives, a rank looks, sleeps or dies: the seed says what. */
 static void step(void)
 {
@@ -511,6 +526,8 @@ static void step(void)
 		n->asleep = world.now + (int64_t)draw(100) * SECOND / 1000;
 		NOTE("sleep\t%d\t%lld", number, (long long)n->asleep);
 	}
+	if (world.breaks && !draw(200))
+		connection_break(draw_rank(), number);
 	if (world.deaths && number != world.active && !draw(4000)) {
 		world.deaths = draw(3) > 0;
 		die(number);

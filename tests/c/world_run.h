@@ -152,6 +152,21 @@ static void settle(void)
 	}
 }
 
+/* A flush, of which the target's death alone makes an error. */
+static int flush(int number, int target)
+{
+	struct rmaext_wait wait = {.timeout = 60 * SECOND};
+	int ret;
+
+	do
+		ret = rmaext_flush(world.node[number].window, target, &wait);
+	while (ret == RMAEXT_PENDING);
+	is(!ret || (world.node[target].dead &&
+		    (ret == -FI_ENOTCONN || ret == -FI_ECONNRESET)),
+	   "a flush fails");
+	return ret;
+}
+
 /* Whatever was counted is back at its start. */
 static void leftovers_judge(const struct node *n)
 {

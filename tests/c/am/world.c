@@ -313,14 +313,9 @@ static void notifications_judge(void)
 static void flush_one(int number, int target)
 {
 	const struct node *there = &world.node[target];
-	struct rmaext_wait wait = {.timeout = 60 * SECOND};
-	struct rank *r = &ranks[number];
-	int ret;
+	const struct rank *r = &ranks[number];
+	const int ret = flush(number, target);
 
-	do
-		ret = rmaext_flush(world.node[number].window, target, &wait);
-	while (ret == RMAEXT_PENDING);
-	may_fail(ret, &(struct request){.target = target}, "a flush fails");
 	is(ret || there->dead ||
 		   (there->cells[PUTS + number] == r->put[target].begun &&
 		    there->cells[TOLD + number] == r->told[target]),
