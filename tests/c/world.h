@@ -99,6 +99,8 @@ static void knobs_read(void)
 	knobs.only = getenv("ONLY");
 	knobs.trace = text ? fopen(text, "w") : NULL;
 	CHECK(!text || knobs.trace);
+	if (text)
+		setvbuf(knobs.trace, NULL, _IOLBF, 0);
 }
 
 /* Are there faults of that kind? */
@@ -399,6 +401,24 @@ static void flight_lose(size_t i)
 	complete(it.from, it.call, 0, it.kind != MESSAGE || draw(2));
 }
 
+/* Some words of a write are there before others. */
+static void arrive_in_part(struct flight *it)
+{
+	const size_t cut = 8 * (1 + draw((it->len - 1) / 8));
+	char *there = (char *)world.node[it->to].cells + it->at.place;
+	char *from = it->buf;
+
+	if (draw(2)) {
+		memcpy(there + cut, from + cut, it->len - cut);
+		it->len = cut;
+		return;
+	}
+	memcpy(there, from, cut);
+	it->buf = from + cut;
+	it->at.place += cut;
+	it->len -= cut;
+}
+
 static void arrive(size_t i)
 {
 	struct flight it = world.flights[i];
@@ -407,6 +427,10 @@ static void arrive(size_t i)
 
 	if (n->dead) {
 		flight_lose(i);
+		return;
+	}
+	if (it.kind == WRITE && it.len > 8 && has("parts") && !draw(8)) {
+		arrive_in_part(&world.flights[i]);
 		return;
 	}
 	flight_take(i);
@@ -474,10 +498,9 @@ static void die(int number)
 
 /* A rank learns that another one is dead, as of a pidfd or a refused
  * connection. */
-static void notice(int number)
+static void notice(int number, int other)
 {
 	struct node *n = &world.node[number];
-	const int other = draw_rank();
 
 	if (!world.node[other].dead || n->known[other])
 		return;
@@ -511,7 +534,7 @@ static void step(void)
 	if (world.stepping)
 		return;
 	world.stepping = true;
-	world.now += (int64_t)draw(20000);
+	world.now += (int64_t)draw(count ? 20000 : 200000);
 	for (size_t tries = 0; count && tries < 4; tries++) {
 		const size_t i = draw(count);
 
@@ -534,7 +557,7 @@ static void step(void)
 	}
 	if (!n->dead) {
 		if (!draw(16))
-			notice(number);
+			notice(number, draw_rank());
 		if (draw(2) && n->asleep <= world.now)
 			rmx_look(n->fabric);
 	}
@@ -728,9 +751,14 @@ static void world_end(void)
 	world.stepping = world.over = true;
 	while (world.flight_count)
 		flight_lose(0);
-	for (int i = 0; i < world.ranks; i++)
-		if (world.node[i].dead)
-			OK(rmaext_fabric_close(&world.node[i].fabric));
+	for (int i = 0; i < world.ranks; i++) {
+		struct node *n = &world.node[i];
+
+		while (n->dead && n->done_count)
+			rmx_look(n->fabric);
+		if (n->dead)
+			OK(rmaext_fabric_close(&n->fabric));
+	}
 }
 
 static void world_close(void)

@@ -140,6 +140,9 @@ static inline void tasks_run(void)
 static void settle(void)
 {
 	world.deaths = false;
+	for (int i = 0; i < world.ranks; i++)
+		for (int k = 0; k < world.ranks; k++)
+			notice(i, k);
 	for (uint64_t quiet = 0; quiet < 2000; quiet++) {
 		for (int i = 0; i < world.ranks; i++) {
 			struct node *n = &world.node[i];

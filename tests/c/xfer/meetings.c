@@ -21,8 +21,9 @@ enum {
 #define GRACE SECOND /* that words of the dead may take yet */
 #define ASK_MOST SECOND
 #define SETTLE (50 * MS)
-/* A meeting takes longer only if it does not take place. */
-#define ENDLESS (30 * SECOND)
+#define AWAY (4 * SECOND)
+/* Once all have come, it takes longer only if it does not take place. */
+#define ENDLESS ((world.breaks ? 60 : 2) * SECOND)
 
 /* A question for words that may have been lost. */
 struct question {
@@ -51,6 +52,7 @@ struct comm {
 };
 
 static struct comm comms[RANKS][COMMS];
+static int64_t all_came[COMMS][CALLS]; /* the time, or 0 */
 static struct question *questions;
 static uint64_t barrier_bytes;
 
@@ -184,17 +186,23 @@ static bool meet(struct task *t, int k)
 	const int64_t begun = world.now;
 	int64_t next_ask = begun, gone = 0;
 	struct rmaext_met met = {0};
+	bool all = true, first = true;
+	const int n = c->number + 1;
 	int ret;
 
-	NOTE("does\t%d\t%d\tcomes to meeting %d", t->rank, t->number,
-	     c->number + 1);
-	c->number++;
-	c->waits.number = c->number;
+	NOTE("does\t%d\t%d\tcomes to meeting %d", t->rank, t->number, n);
+	c->number = c->waits.number = n;
 	c->waits.since = begun;
-	while ((ret = rmaext_network_barrier_meet(
-			c->barrier, came->step, came->value,
-			draw(2) ? 0 : 20 * MS, &met)) == RMAEXT_PENDING) {
-		is(world.now < begun + ENDLESS, "a meeting does not end");
+	for (int i = 0; i < world.ranks; i++)
+		all = all && comms[i][k].number >= n;
+	if (all)
+		all_came[k][n - 1] = begun;
+	while ((ret = rmaext_network_barrier_meet(c->barrier, came->step,
+						  came->value, draw(2) ? 0 : MS,
+						  &met)) == RMAEXT_PENDING) {
+		is(one_is_dead() || !all_came[k][n - 1] ||
+			   world.now < all_came[k][n - 1] + ENDLESS,
+		   "all have come, and a meeting does not end");
 		if (!gone && knows_of_dead(t->rank))
 			gone = world.now + GRACE;
 		if (gone && world.now > gone)
@@ -206,16 +214,23 @@ static bool meet(struct task *t, int k)
 				   (since < ASK_MOST ? since : ASK_MOST);
 			ask(t, c);
 		}
-		task_pause(t, (int64_t)draw(draw(8) ? 20 : 20 * MS), NULL, 0);
+		/* once it has come it is needed no more, and may be away */
+		if (first && has("away") && !draw(30))
+			task_pause(t, AWAY, NULL, 0);
+		first = false;
+		task_pause(t,
+			   (int64_t)draw(20000 +
+					 (uint64_t)(world.now - begun) / 4),
+			   NULL, 0);
 	}
 	c->waits.number = 0;
 	is(!ret || ret == RMAEXT_PENDING, "a meeting fails");
 	is(!ret || one_is_dead(), "a meeting is given up though all live");
 	NOTE("does\t%d\t%d\t%s meeting %d", t->rank, t->number,
-	     ret ? "gives up" : "leaves", c->number);
+	     ret ? "gives up" : "leaves", n);
 	if (ret)
 		return false;
-	met_judge(t, k, c->number, &met);
+	met_judge(t, k, n, &met);
 	for (const int64_t end = world.now + SETTLE;
 	     world.now < end && !answered(c);)
 		task_pause(t, MS, NULL, 0);
@@ -266,6 +281,7 @@ static uint64_t run(uint64_t seed)
 	int used;
 
 	memset(comms, 0, sizeof(comms));
+	memset(all_came, 0, sizeof(all_came));
 	barrier_bytes = rmaext_network_barrier_bytes();
 	world_open(seed, COMMS * barrier_bytes / 8 + COMMS * RANKS, died);
 	world.breaks = has("breaks") && pick(2);
