@@ -290,7 +290,8 @@ tsan: $(C_TESTS:tests/c/%.c=build/tsan/%) ## the same under ThreadSanitizer
 		$(LIMIT) 900 setarch -R $$program || exit; done
 
 # Ranks in one process and one thread, whose seed orders all that happens: tests/c/world.h.
-# SEED=17 is that one alone, and its last line the hash of its history.
+# SEED=17 is that one alone, and its last line the hash of its history; with CHART=17.svg a
+# failure is made as small as it can be, and drawn. WORLD=shm/locks is one of them.
 WORLDS = am/world shm/locks xfer/meetings
 
 $(SOURCES:csrc/%.c=build/sim/obj/%.o): build/sim/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
@@ -303,10 +304,12 @@ $(WORLDS:%=build/sim/%): build/sim/%: tests/c/%.c $(SOURCES:csrc/%.c=build/sim/o
 
 sim: MINUTES = 1
 sim: WORLD = $(WORLDS)
-sim: $(WORLDS:%=build/sim/%) ## the protocols in a simulated world: MINUTES=1 of new seeds for each, or SEED=17
+sim: RUN = $(if $(SEED),SEED=$(SEED),MINUTES=$(MINUTES)) $(LIMIT) 36000
+sim: DRAW = $(LIMIT) 3600 $(PYTHON) tests/world/chart.py
+sim: $(WORLDS:%=build/sim/%) ## protocols in a simulated world: MINUTES=1 of new seeds for each; SEED=17; CHART=17.svg
 	for world in $(WORLD); do \
-		$(if $(SEED),SEED=$(SEED),MINUTES=$(MINUTES)) $(LIMIT) 36000 \
-		build/sim/$$world $(VENV)/lib/$(MPI)/libfabric.so.1 seeds || exit; done
+		$(if $(CHART),$(DRAW),$(RUN)) build/sim/$$world $(VENV)/lib/$(MPI)/libfabric.so.1 \
+		$(if $(CHART),$(SEED) $(CHART),seeds) || exit; done
 
 sim-faults: $(VENV)/.runs ## faults planted in the protocols: does that world find each?
 	$(LIMIT) 14400 $(PYTHON) tests/world/faults.py $(ARGS)

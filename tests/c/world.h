@@ -83,7 +83,9 @@ static struct {
  */
 static struct {
 	uint64_t order; /* of events; 0: the seed says that, too */
-	int ranks;	/* at most; 0: as many as there may be */
+	/* at most; 0: as many as there may be */
+	int ranks;
+	unsigned int calls;
 	const char *without, *only;
 	FILE *trace;
 } knobs;
@@ -95,6 +97,8 @@ static void knobs_read(void)
 	knobs.order = number ? strtoull(number, NULL, 0) : 0;
 	number = getenv("RANKS");
 	knobs.ranks = number ? atoi(number) : 0;
+	number = getenv("CALLS");
+	knobs.calls = number ? (unsigned int)atoi(number) : 0;
 	knobs.without = getenv("WITHOUT");
 	knobs.only = getenv("ONLY");
 	knobs.trace = text ? fopen(text, "w") : NULL;
@@ -107,15 +111,6 @@ static void knobs_read(void)
 static bool has(const char *kind)
 {
 	return !knobs.without || !strstr(knobs.without, kind);
-}
-
-/* Is that call of the program to be made? */
-static bool is_chosen(int rank, unsigned int call)
-{
-	char name[32];
-
-	snprintf(name, sizeof(name), " %d.%u ", rank, call);
-	return !knobs.only || strstr(knobs.only, name);
 }
 
 int clock_gettime(clockid_t clock, struct timespec *t)
@@ -184,6 +179,19 @@ static void picks_begin(int rank, unsigned int call)
 			fputc('\n', knobs.trace);                             \
 		}                                                             \
 	} while (0)
+
+/* Is that call of the program to be made? */
+static bool is_chosen(int rank, unsigned int call)
+{
+	char name[32];
+
+	snprintf(name, sizeof(name), " %d.%u ", rank, call);
+	if ((knobs.calls && call >= knobs.calls) ||
+	    (knobs.only && !strstr(knobs.only, name)))
+		return false;
+	NOTE("call\t%d\t%u", rank, call);
+	return true;
+}
 
 /* The history is a hash of all that has happened, in its order. */
 static void happened(uint64_t what, uint64_t more)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: BSD-3-Clause
-"""Plant faults, one at a time, and see whether the world finds them (`make world-faults`).
+"""Plant faults, one at a time, and see whether the world finds them (`make sim-faults`).
 
     faults.py [--seconds N] [--list] [NAME ...]
 
 Each fault changes one place of csrc: a protocol forgets something that it is there for. The
-world (tests/c/am/world.c) runs with it until a seed fails, for N seconds at most (300). A line
-for each says which seed found it, by what, and when. The status is 1 if one was not found.
+world that knows the protocol (tests/c/am/world.c, unless the fault names another) runs with it
+until a seed fails, for N seconds at most (300). A line for each says which seed found it, by
+what, and when. The status is 1 if one was not found.
 """
 
 from __future__ import annotations
@@ -25,17 +26,18 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = ROOT / "build" / "world"
 CSRC = ROOT / "csrc"
-PROGRAM = ROOT / "tests" / "c" / "am" / "world.c"
+WORLDS = ["am/world", "shm/locks", "xfer/meetings"]
 FLAGS = ["-std=c11", "-w", "-O1", "-g", "-fvisibility=hidden", "-ffp-contract=off", "-Itests/c"]
 
 
 class Fault(NamedTuple):
-    """What stands in a file, and what in place of it."""
+    """What stands in a file, and what in place of it; and the world that is to find it."""
 
     name: str
     file: str
     old: str
     new: str
+    world: str = WORLDS[0]
 
 
 FAULTS = [
@@ -288,14 +290,231 @@ FAULTS = [
         "	op->next = line->queue;\n	line->queue = op;\n	if (!op->next)\n"
         "		line->queue_end = &op->next;",
     ),
+    Fault(
+        "a writer enters beside others",
+        "shm/ticket_lock.c",
+        "	if (turn == l->ticket && !old) {",
+        "	if (turn == l->ticket) {",
+        WORLDS[1],
+    ),
+    Fault(
+        "a reader does not wait for its turn",
+        "shm/ticket_lock.c",
+        "	if (!exclusive && turn == l->ticket)\n		return reader_enter(l, e);",
+        "	if (!exclusive)\n		return reader_enter(l, e);",
+        WORLDS[1],
+    ),
+    Fault(
+        "who joins does not wait for the writer",
+        "shm/ticket_lock.c",
+        "		l->inside = inside < RMX_LOCK_WRITER ? 1 : RMAEXT_LOCK_JOINS;",
+        "		l->inside = 1;",
+        WORLDS[1],
+    ),
+    Fault(
+        "a writer keeps the turn as it leaves",
+        "shm/ticket_lock.c",
+        "	block_add(l, e, l->words + TURN, 1);\n	slot_change(l, e, 0, 0);",
+        "	if (l->ticket % 7)\n"
+        "		block_add(l, e, l->words + TURN, 1);\n"
+        "	slot_change(l, e, 0, 0);",
+        WORLDS[1],
+    ),
+    Fault(
+        "a writer that was not alone stays counted",
+        "shm/ticket_lock.c",
+        "	block_add(l, e, l->words + INSIDE, -RMX_LOCK_WRITER);\n"
+        "	slot_change(l, e, RMAEXT_SLOT_QUEUED, 0);",
+        "	slot_change(l, e, RMAEXT_SLOT_QUEUED, 0);",
+        WORLDS[1],
+    ),
+    Fault(
+        "a ticket is passed on though its rank has taken it up",
+        "shm/ticket_lock.c",
+        "		    (value ^ seen) & ~RMAEXT_SLOT_READERS)",
+        "		    !(value & RMAEXT_SLOT_KINDS))",
+        WORLDS[1],
+    ),
+    Fault(
+        "an abandoned ticket is taken up after it was passed on",
+        "shm/ticket_lock.c",
+        "		if (!exchange_is_answered(e) ||\n"
+        "		    (value & ~RMAEXT_SLOT_READERS) != from)\n"
+        "			return false;",
+        "		if (!exchange_is_answered(e))\n			return false;",
+        WORLDS[1],
+    ),
+    Fault(
+        "who passes a ticket on does not let the next one have its turn",
+        "shm/ticket_lock.c",
+        "	block_swap(l, e, l->words + TURN, ticket, ticket + 1);\n",
+        "	(void)ticket;\n",
+        WORLDS[1],
+    ),
+    Fault(
+        "a turn is passed on twice",
+        "shm/ticket_lock.c",
+        "	block_swap(l, e, l->words + TURN, ticket, ticket + 1);\n",
+        "	block_add(l, e, l->words + TURN, 1);\n	(void)ticket;\n",
+        WORLDS[1],
+    ),
+    Fault(
+        "who gives up stays in the queue",
+        "shm/ticket_lock.c",
+        "	else if (l->kind == RMAEXT_SLOT_QUEUED)\n"
+        "		slot_change(l, e, RMAEXT_SLOT_ABANDONED, 0);",
+        "	else if (l->kind == RMAEXT_SLOT_QUEUED && l->ticket % 3)\n"
+        "		slot_change(l, e, RMAEXT_SLOT_ABANDONED, 0);",
+        WORLDS[1],
+    ),
+    Fault(
+        "a reader's slot is not given back",
+        "shm/ticket_lock.c",
+        "			  -(int64_t)RMAEXT_SLOT_READER);",
+        "			  l->rank ? -(int64_t)RMAEXT_SLOT_READER : 0);",
+        WORLDS[1],
+    ),
+    Fault(
+        "the owner changes before the answers have come",
+        "shm/ticket_lock.c",
+        "		l->ticket = e->ticket;\n		l->kind = e->kind;\n",
+        "		l->ticket = e->ticket;\n",
+        WORLDS[1],
+    ),
+    Fault(
+        "one that died in the queue is waited for",
+        "shm/lock_judge.c",
+        "			if (kind != RMAEXT_SLOT_ABANDONED && !look->gone[r])",
+        "			if (kind != RMAEXT_SLOT_ABANDONED)",
+        WORLDS[1],
+    ),
+    Fault(
+        "one that lives is taken for one that has given up",
+        "shm/lock_judge.c",
+        "			if (kind != RMAEXT_SLOT_ABANDONED && !look->gone[r])",
+        "			if (kind != RMAEXT_SLOT_ABANDONED && !look->gone[r] && r % 2)",
+        WORLDS[1],
+    ),
+    Fault(
+        "a dead reader is not missed",
+        "shm/lock_judge.c",
+        "	return readers < look->inside;",
+        "	return readers < look->inside && readers > 1;",
+        WORLDS[1],
+    ),
+    Fault(
+        "one that died inside is not missed",
+        "shm/lock_judge.c",
+        "		if (!look->gone[r] ||\n",
+        "		if (!look->gone[r] || slot_kind(look, r) == RMAEXT_SLOT_ACTIVE ||\n",
+        WORLDS[1],
+    ),
+    Fault(
+        "nobody waits for one that is busy",
+        "shm/lock_judge.c",
+        "			busy = busy || !look->gone[r];",
+        "			busy = busy || (!look->gone[r] && look->turn % 2);",
+        WORLDS[1],
+    ),
+    Fault(
+        "a reader of the dead is blamed on a rank that was never there",
+        "shm/lock_judge.c",
+        "		     !(readers && look->slots[r] & RMAEXT_SLOT_READERS)))",
+        "		     !(readers || look->slots[r] & RMAEXT_SLOT_READERS)))",
+        WORLDS[1],
+    ),
+    Fault(
+        "a rank leaves one round early",
+        "xfer/network_barrier.c",
+        "		if (++b->round < b->rounds)",
+        "		if (++b->round + (b->rounds > 1) < b->rounds)",
+        WORLDS[2],
+    ),
+    Fault(
+        "the words of a step may be of an earlier meeting",
+        "xfer/network_barrier.c",
+        "		if (step >> NUMBER_SHIFT || rest >> NUMBER_SHIFT)\n			return;",
+        "		if (rest >> NUMBER_SHIFT)\n			return;",
+        WORLDS[2],
+    ),
+    Fault(
+        "what was heard may be of an earlier meeting",
+        "xfer/network_barrier.c",
+        "		if (step >> NUMBER_SHIFT || rest >> NUMBER_SHIFT)\n			return;",
+        "		if (step >> NUMBER_SHIFT)\n			return;",
+        WORLDS[2],
+    ),
+    Fault(
+        "two meetings have the same places",
+        "xfer/network_barrier.c",
+        "	       ((b->number & 1) * ROUNDS + b->round) * sizeof(struct words);",
+        "	       b->round * sizeof(struct words);",
+        WORLDS[2],
+    ),
+    Fault(
+        "different steps are not told on",
+        "xfer/network_barrier.c",
+        "	atomic_store(&said->rest, number | b->differ | b->value);",
+        "	atomic_store(&said->rest, number | b->value);",
+        WORLDS[2],
+    ),
+    Fault(
+        "a rank tells its own value only",
+        "xfer/network_barrier.c",
+        "		b->value = rest > b->value ? rest : b->value;",
+        "		b->value = b->round ? b->value : rest > b->value ? rest : b->value;",
+        WORLDS[2],
+    ),
+    Fault(
+        "nobody takes the meeting of a rank that is away further",
+        "xfer/network_barrier.c",
+        "		if (atomic_load(&b->state) != INSIDE ||\n",
+        "		if (b->rank % 2 || atomic_load(&b->state) != INSIDE ||\n",
+        WORLDS[2],
+    ),
+    Fault(
+        "a meeting that is over stays counted",
+        "xfer/network_barrier.c",
+        "	atomic_fetch_sub(&b->fabric->meetings.inside, 1);\n	return true;",
+        "	return true;",
+        WORLDS[2],
+    ),
+    Fault(
+        "words that the network did not take are not put again",
+        "xfer/network_barrier.c",
+        "	atomic_store(&b->unsent, ret == -FI_EAGAIN);",
+        "	atomic_store(&b->unsent, false);\n	(void)ret;",
+        WORLDS[2],
+    ),
+    Fault(
+        "the answer to a question of an earlier round counts",
+        "xfer/network_barrier.c",
+        "	    offset == b->at + place(b, offsetof(struct memory, said)) &&\n",
+        "	    (offset & 15) == ((b->at + place(b, offsetof(struct memory, said))) & 15) &&\n",
+        WORLDS[2],
+    ),
+    Fault(
+        "a rank that waits asks the one after it",
+        "xfer/network_barrier.c",
+        "		from = other(b, false);",
+        "		from = other(b, true);",
+        WORLDS[2],
+    ),
+    Fault(
+        "a rank begins with what it knew of the last meeting",
+        "xfer/network_barrier.c",
+        "	b->differ = 0;\n",
+        "	b->differ = b->differ && b->number % 3 == 0 ? DIFFER : 0;\n",
+        WORLDS[2],
+    ),
 ]
 
 
 def compiled(csrc: Path, files: list[str], folder: Path) -> dict[str, Path]:
-    """Return the objects of files of csrc, by their names there; of the program, too."""
+    """Return the objects of files of csrc, by their names there; and of worlds, by theirs."""
 
     def compile_one(file: str) -> tuple[str, Path]:
-        source = PROGRAM if file == PROGRAM.name else csrc / file
+        source = ROOT / "tests" / "c" / f"{file}.c" if file in WORLDS else csrc / file
         made = folder / f"{file}.o"
         made.parent.mkdir(parents=True, exist_ok=True)
         command = ["cc", *FLAGS, f"-I{csrc}", "-c", source, "-o", made]
@@ -315,11 +534,11 @@ def planted(fault: Fault, objects: dict[str, Path]) -> Path:
     if text.count(fault.old) != 1:
         sys.exit(f"{fault.name}: csrc/{fault.file} has its place {text.count(fault.old)} times")
     (csrc / fault.file).write_text(text.replace(fault.old, fault.new))
-    files = [*objects] if fault.file.endswith(".h") else [fault.file]
-    changed = compiled(csrc, files, folder)
-    command = ["cc", *{**objects, **changed}.values(), "-o", folder / "world", "-pthread", "-ldl"]
-    subprocess.run(command, check=True)
-    return folder / "world"
+    needed = {file: made for file, made in objects.items() if file not in {*WORLDS} - {fault.world}}
+    files = [*needed] if fault.file.endswith(".h") else [fault.file]
+    linked = {**needed, **compiled(csrc, files, folder)}.values()
+    subprocess.run(["cc", *linked, "-o", folder / "program", "-pthread", "-ldl"], check=True)
+    return folder / "program"
 
 
 def found(program: Path, seconds: float) -> str:
@@ -338,7 +557,8 @@ def found(program: Path, seconds: float) -> str:
 
 def library() -> str:
     """Return some libfabric, which the C tests want although the world uses none."""
-    places = [*ROOT.glob(".venv*/lib/*/libfabric.so.1"), *Path("/usr/lib").rglob("libfabric.so.1")]
+    roots = [*ROOT.glob(".venv*"), Path(sys.prefix)]
+    places = [it for root in roots for it in root.glob("lib/*/libfabric.so.1")]
     if not places:
         sys.exit("there is no libfabric: make develop")
     return str(places[0])
@@ -353,7 +573,7 @@ def main() -> int:
     shutil.rmtree(BUILD, ignore_errors=True)
     files = [str(path.relative_to(CSRC)) for path in sorted(CSRC.rglob("*.c"))]
     files = [file for file in files if not file.startswith("python/")]
-    objects = compiled(CSRC, [*files, PROGRAM.name], BUILD / "sound")
+    objects = compiled(CSRC, [*files, *WORLDS], BUILD / "sound")
     missed = 0
     wanted = [it for it in FAULTS if all(word in it.name for word in options.names)]
     for fault in wanted:

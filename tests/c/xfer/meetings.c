@@ -55,6 +55,7 @@ static struct comm comms[RANKS][COMMS];
 static int64_t all_came[COMMS][CALLS]; /* the time, or 0 */
 static struct question *questions;
 static uint64_t barrier_bytes;
+static unsigned int meetings; /* of each communicator */
 
 static void tell(void)
 {
@@ -241,7 +242,7 @@ static void program_of(struct task *t, int k)
 {
 	struct comm *c = &comms[t->rank][k];
 
-	for (unsigned int i = 0; i < CALLS && !c->over; i++) {
+	for (unsigned int i = 0; i < meetings && !c->over; i++) {
 		int64_t pause;
 		int puts;
 
@@ -285,6 +286,7 @@ static uint64_t run(uint64_t seed)
 	barrier_bytes = rmaext_network_barrier_bytes();
 	world_open(seed, COMMS * barrier_bytes / 8 + COMMS * RANKS, died);
 	world.breaks = has("breaks") && pick(2);
+	meetings = knobs.calls && knobs.calls < CALLS ? knobs.calls : CALLS;
 	used = 1 + (int)pick(2);
 	tasks.count = 0;
 	for (int i = 0; i < world.ranks; i++)
@@ -308,7 +310,7 @@ static uint64_t run(uint64_t seed)
 
 		for (int k = 0; k < used; k++) {
 			is(n->dead || one_is_dead() ||
-				   comms[i][k].number == CALLS,
+				   comms[i][k].number == (int)meetings,
 			   "a rank has met less often than others");
 			rmaext_network_barrier_close(comms[i][k].barrier);
 		}
