@@ -4,8 +4,9 @@
 
 A file includes headers of its own room and of those below it, and uses functions and
 variables that such rooms define. No headers include each other in a circle, and the files of a
-room use each other in one direction. Only the room
-of a transport names what its library does.
+room use each other in one direction. Only the room of a transport names what its library does.
+Whoever wants the time, or to sleep, asks base/clock.c, and few files draw random numbers or ask
+which thread this is: in the simulated world (tests/c/world.h) a seed says all that.
 """
 
 import re
@@ -25,6 +26,16 @@ LIBRARIES = {
     "net/libfabric": re.compile(
         r"\b(?:fi|fid)_(?!errno\b)\w+|\bFI_(?!E[A-Z0-9]+\b)\w+|<rdma/(?!fi_errno\b)"
     )
+}
+# What a seed could not say; the files that have it, and why.
+CHANCE = re.compile(
+    r"(?<![\w.>])(?:clock_\w+|gettimeofday|time|nanosleep|usleep|sleep|pthread_\w*timed\w+|gettid"
+    r"|pthread_self|getrandom|getentropy|rand|random|[dlm]rand48)\s*\(|\bSYS_get(?:tid|random)\b"
+)
+TAKES_CHANCE = {
+    "base/clock.c": "the clock itself",
+    "record/threads.c": "the record says which thread it is about",
+    "net/registration_cache.c": "the first key of a process",
 }
 CSRC = Path(__file__).resolve().parent
 COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
@@ -105,6 +116,18 @@ def strange_names(texts: dict[str, str]) -> list[str]:
     ]
 
 
+def chances(texts: dict[str, str]) -> list[str]:
+    """Say which files ask for the time, a thread or a random number past the hooks."""
+    found = []
+    for file, text in texts.items():
+        has = sorted({name.rstrip("( ") for name in CHANCE.findall(STRING.sub('""', text))})
+        if file in TAKES_CHANCE and not has:
+            found.append(f"csrc/{file} is no exception any more: TAKES_CHANCE has it")
+        if file not in TAKES_CHANCE:
+            found += [f"csrc/{file} calls {name}: use base/clock.c, or say why not" for name in has]
+    return found
+
+
 def circle(texts: dict[str, str]) -> list[str]:
     """Say which headers include each other."""
     try:
@@ -121,7 +144,7 @@ def main() -> int:
         for path in sorted(CSRC.glob("*/**/*.[ch]"))
     }
     found = arrows_upwards(texts) + circle(texts) + circles_within(texts)
-    found += strange_names(texts)
+    found += strange_names(texts) + chances(texts)
     for line in found:
         print(line)
     return min(len(found), 1)

@@ -338,10 +338,8 @@ static enum rmx_step mpi_request_step(void *arg)
 
 static bool nap_sleep(void *arg, int64_t ns)
 {
-	const struct timespec t = {.tv_nsec = (long)ns};
-
 	(void)arg;
-	return !nanosleep(&t, NULL);
+	return rmx_sleep(ns);
 }
 
 static enum rmx_step nap_step(void *arg)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* The clock, and sleeping on a futex of this process. */
+/*
+ * The clock, and sleeping, on a futex of this process too. All of the library
+ * comes here for it (rooms.py): the simulated world has a time of its own.
+ */
 #define _GNU_SOURCE
 #include "base/common.h"
 
@@ -22,6 +25,23 @@ int64_t rmx_now_about(void)
 
 	clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
 	return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+bool rmx_sleep(int64_t ns)
+{
+	const struct timespec t = rmx_timespec(ns);
+
+	return !nanosleep(&t, NULL);
+}
+
+bool rmx_thread_join(pthread_t thread, int64_t ns)
+{
+	struct timespec until;
+
+	clock_gettime(CLOCK_REALTIME, &until); /* as it is counted there */
+	until = rmx_timespec((int64_t)until.tv_sec * 1000000000 +
+			     until.tv_nsec + ns);
+	return !pthread_timedjoin_np(thread, NULL, &until);
 }
 
 void rmx_futex_sleep(atomic_uint *word, unsigned int value, int64_t ns)

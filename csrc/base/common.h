@@ -122,6 +122,11 @@ int64_t rmx_now(void);
 /* The same, as of the clock's last tick, some ms ago: cheaper. */
 int64_t rmx_now_about(void);
 
+/* Sleeps for so long; false: a signal has ended that. */
+bool rmx_sleep(int64_t ns);
+/* Waits for the end of a thread, and joins it; false: not in time. */
+bool rmx_thread_join(pthread_t thread, int64_t ns);
+
 /* Converts ns; those below 0 are 0. */
 static inline struct timespec rmx_timespec(int64_t ns)
 {

@@ -33,13 +33,12 @@ void rmx_rundown_leave(struct rmx_rundown *rundown)
 int rmx_rundown_shut(struct rmx_rundown *rundown)
 {
 	int64_t until = rmx_now() + 20 * (int64_t)RMX_SLICE;
-	struct timespec nap = {.tv_nsec = 100000};
 
 	atomic_store(&rundown->closed, true);
 	while (atomic_load(&rundown->users)) {
 		if (rmx_now() > until)
 			return -FI_EBUSY;
-		nanosleep(&nap, NULL);
+		rmx_sleep(100000);
 	}
 	return 0;
 }

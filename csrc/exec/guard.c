@@ -4,7 +4,6 @@
 #include "exec/guard.h"
 
 #include <sched.h>
-#include <time.h>
 
 #define RMX_SPINS 100u			/* which take 2 to 10 us */
 #define RMX_YIELDS 100u			/* before it sleeps */
@@ -30,7 +29,6 @@ struct guard_wait {
  */
 static int wait_turn(struct guard_wait *p)
 {
-	struct timespec t = {0};
 	int64_t now;
 
 	if (!p->ns)
@@ -51,8 +49,8 @@ static int wait_turn(struct guard_wait *p)
 	p->nap = p->nap ? p->nap * 2 : RMX_NAP_FIRST;
 	if (p->nap > RMX_NAP_LAST)
 		p->nap = RMX_NAP_LAST;
-	t.tv_nsec = p->nap < p->until - now ? p->nap : p->until - now;
-	return nanosleep(&t, NULL) ? RMAEXT_PENDING : 0;
+	now = p->nap < p->until - now ? p->nap : p->until - now;
+	return rmx_sleep(now) ? 0 : RMAEXT_PENDING;
 }
 
 int rmx_guard_overdue(int64_t rank, int64_t timeout, int64_t *deadline)

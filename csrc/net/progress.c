@@ -36,9 +36,10 @@
 #define RMX_SERVE_SPINS 5
 #define RMX_YIELDS ((int64_t)200 * 1000) /* ns, see wait_as_reader() */
 #define RMX_SERVES UINT_MAX /* instead of the spins of an operation */
-#define RMX_STOP_MOST 5	    /* s that the thread has to end */
-#define RMX_SETTLE ((int64_t)100 * 1000 * 1000) /* ns */
-#define RMX_THREAD_SPIN ((int64_t)10 * 1000)	/* ns, for a lone request */
+#define RMX_STOP_MOST ((int64_t)5 * 1000 * 1000 * 1000) /* ns, of the thread \
+							 */
+#define RMX_SETTLE ((int64_t)100 * 1000 * 1000)		/* ns */
+#define RMX_THREAD_SPIN ((int64_t)10 * 1000) /* ns, for a lone request */
 #define RMX_THREAD_NAP ((int64_t)1000 * 1000 * 1000) /* ns at most */
 #define RMX_HAND_OVER ((int64_t)20 * 1000) /* ns, by a thread that is awake */
 
@@ -486,7 +487,6 @@ bool rmx_progress_stop(struct rmaext_fabric *f)
 {
 	struct rmx_progress *p = &f->progress;
 	const uint64_t one = 1;
-	struct timespec until;
 
 	if (p->running) {
 		atomic_store(&p->stop, true);
@@ -494,9 +494,7 @@ bool rmx_progress_stop(struct rmaext_fabric *f)
 		while (write(p->wake_fd, &one, sizeof(one)) < 0)
 			if (errno != EAGAIN && errno != EINTR)
 				break;
-		clock_gettime(CLOCK_REALTIME, &until);
-		until.tv_sec += RMX_STOP_MOST;
-		if (pthread_timedjoin_np(p->thread, NULL, &until))
+		if (!rmx_thread_join(p->thread, RMX_STOP_MOST))
 			return false;
 		p->running = false;
 	}

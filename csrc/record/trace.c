@@ -182,7 +182,6 @@ static void *thread_main(void *arg)
 void rmx_trace_room(uint64_t number)
 {
 	const uint64_t half = RMAEXT_RECORD_EVENTS / 2;
-	const struct timespec nap = rmx_timespec(50 * 1000);
 	int64_t end = 0;
 	uint64_t taken;
 
@@ -199,7 +198,7 @@ void rmx_trace_room(uint64_t number)
 		if (atomic_load(&trace.given_up) == taken || !trace.runs)
 			return;
 		rmx_futex_wake(&trace.wake);
-		nanosleep(&nap, NULL);
+		rmx_sleep(50 * 1000);
 	}
 }
 

@@ -108,13 +108,6 @@ static bool storage_serve_one(struct rmaext_storage *s)
 
 /* -- the thread that does so */
 
-static void storage_nap(void)
-{
-	const struct timespec t = {.tv_nsec = RMX_DEAF};
-
-	nanosleep(&t, NULL);
-}
-
 static void *storage_thread(void *arg)
 {
 	struct rmaext_storage *s = arg;
@@ -137,7 +130,7 @@ static void *storage_thread(void *arg)
 		if (s->stop || storage_serve_one(s))
 			continue;
 		pthread_mutex_unlock(&s->lock);
-		storage_nap();
+		rmx_sleep(RMX_DEAF);
 		pthread_mutex_lock(&s->lock);
 	}
 	pthread_mutex_unlock(&s->lock);

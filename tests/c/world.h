@@ -23,6 +23,9 @@
 #endif
 enum { RANKS = WORLD_RANKS, /* at most */ FLIGHTS = 4096 };
 
+/* A call ends before so many steps, be it by the time limit of its window. */
+#define CALL_STEPS 1000000
+
 enum kind { MESSAGE, READ, WRITE };
 
 /* What is on its way. */
@@ -65,8 +68,9 @@ static struct {
 	struct node node[RANKS];
 	int ranks, active; /* active: whose call this thread is in, or -1 */
 	size_t cells;	   /* of each rank */
-	uint64_t draws, picks, seed, history, events;
-	int64_t now; /* ns */
+	uint64_t draws, picks, seed, order, history, events;
+	int64_t now;	/* ns */
+	uint64_t steps; /* since a rank was last in none of our calls */
 	struct flight flights[FLIGHTS];
 	size_t flight_count;
 	uint64_t flight_ids;
@@ -75,6 +79,7 @@ static struct {
 	bool deaths;		  /* there may be one yet */
 	bool breaks;		  /* connections break, and are made anew */
 	void (*died)(int number); /* tells the model */
+	void (*tell)(void);	  /* what else is to be known of a failure */
 } world;
 
 /*
@@ -215,20 +220,17 @@ static void world_tell(void)
 			world.flights[i].from, world.flights[i].to);
 }
 
-/* `tell`: what else is to be known of the failure; or NULL */
-static void judge_by(bool good, const char *what, void (*tell)(void))
+static void is(bool good, const char *what)
 {
 	if (good)
 		return;
 	fprintf(stderr, "seed %llu, order %llu, %lld ns: %s\n",
-		(unsigned long long)world.seed,
-		(unsigned long long)(knobs.order ? knobs.order : world.seed),
+		(unsigned long long)world.seed, (unsigned long long)world.order,
 		(long long)world.now, what);
 	NOTE("broken\t%s", what);
 	if (knobs.trace)
 		fclose(knobs.trace);
-	if (tell)
-		tell();
+	world.tell();
 	world_tell();
 	_exit(1);
 }
@@ -542,6 +544,8 @@ static void step(void)
 	if (world.stepping)
 		return;
 	world.stepping = true;
+	world.steps = world.active < 0 ? 0 : world.steps + 1;
+	is(world.steps < CALL_STEPS, "a call does not end");
 	world.now += (int64_t)draw(count ? 20000 : 200000);
 	for (size_t tries = 0; count && tries < 4; tries++) {
 		const size_t i = draw(count);
@@ -731,10 +735,12 @@ static void node_close(int number)
 	free(n->cells);
 }
 
-static void world_open(uint64_t seed, size_t cells, void (*died)(int number))
+static void world_open(uint64_t seed, size_t cells, void (*died)(int number),
+		       void (*tell)(void))
 {
 	memset(&world, 0, sizeof(world));
 	world.seed = world.draws = world.picks = seed;
+	world.order = knobs.order ? knobs.order : seed;
 	if (knobs.order)
 		world.draws = seed ^ knobs.order << 20;
 	world.ranks = 2 + (int)pick(RANKS - 1);
@@ -743,6 +749,7 @@ static void world_open(uint64_t seed, size_t cells, void (*died)(int number))
 	world.cells = cells;
 	world.active = -1;
 	world.died = died;
+	world.tell = tell;
 	for (int i = 0; i < world.ranks; i++)
 		node_open(i);
 	for (int i = 0; i < world.ranks; i++)

@@ -11,14 +11,8 @@
 
 #include "world.h"
 
+#include <sys/time.h>
 #include <ucontext.h>
-
-static void tell(void);
-
-static void is(bool good, const char *what)
-{
-	judge_by(good, what, tell);
-}
 
 /* -- tasks: what ranks do, one after another, until they pause */
 
@@ -197,10 +191,35 @@ static void leftovers_judge(const struct node *n)
 /* Runs a seed, and returns the hash of its history. */
 typedef uint64_t run_of(uint64_t seed);
 
+/* The library goes round in a circle, without asking the network. */
+static void looped(int number)
+{
+	char text[80];
+	const int length = snprintf(
+		text, sizeof(text), "seed %llu, order %llu, %lld ns: a loop\n",
+		(unsigned long long)world.seed, (unsigned long long)world.order,
+		(long long)world.now);
+
+	(void)number;
+	_exit(write(STDERR_FILENO, text, (size_t)length) != length ? 2 : 1);
+}
+
+/* From now on a run may take so much of the CPU, a hundred times as much as one
+ * does. */
+static void watch_begin(void)
+{
+	const struct itimerval most = {.it_value.tv_sec = 5};
+
+	signal(SIGVTALRM, looped);
+	OK(setitimer(ITIMER_VIRTUAL, &most, NULL));
+}
+
 static uint64_t run_checked(run_of *run, uint64_t seed)
 {
-	const uint64_t history = run(seed);
+	uint64_t history;
 
+	watch_begin();
+	history = run(seed);
 	is(seed % 10 || run(seed) == history,
 	   "the same seed is not the same run");
 	return history;
@@ -249,9 +268,11 @@ static void seed_run(run_of *run, uint64_t seed)
 	const uint64_t orders = text ? strtoull(text, NULL, 0) : 0;
 	uint64_t history = 0;
 
+	watch_begin();
 	if (!orders)
 		history = run(seed);
 	for (uint64_t i = 1; i <= orders; i++) {
+		watch_begin();
 		knobs.order = i;
 		history = run(seed);
 	}

@@ -63,6 +63,29 @@ def test_circle_is_found(rooms: ModuleType) -> None:
     assert "base/c.h" in found
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("int64_t t = time(NULL);\n", "time"),
+        ("\tclock_gettime(CLOCK_MONOTONIC, &t);\n", "clock_gettime"),
+        ("\tpthread_cond_timedwait(&c, &m, &t);\n", "pthread_cond_timedwait"),
+        ("int i = (int)syscall(SYS_gettid);\n", "SYS_gettid"),
+        ("\tw->sleep(w->arg, 1);\n\trmx_sleep(1);\n", ""),
+        ('const char *s = "rand(";\n', ""),
+    ],
+)
+def test_time_and_chance_are_asked_for_in_one_place(
+    rooms: ModuleType, text: str, name: str
+) -> None:
+    said = rooms.chances({"net/a.c": text})
+    assert [line.split()[2].rstrip(":") for line in said] == [name] * bool(name)
+
+
+def test_an_exception_that_is_none_any_more_is_said(rooms: ModuleType) -> None:
+    (said,) = rooms.chances({"base/clock.c": ""})
+    assert "no exception" in said
+
+
 def test_the_tree_is_clean(rooms: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
     assert rooms.main() == 0
     assert capsys.readouterr().out == ""

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """Plant faults, one at a time, and see whether the world finds them (`make sim-faults`).
 
-    faults.py [--seconds N] [--list] [NAME ...]
+    faults.py [--seconds N] [WORD ...]
 
 Each fault changes one place of csrc: a protocol forgets something that it is there for. The
 world that knows the protocol (tests/c/am/world.c, unless the fault names another) runs with it
@@ -568,14 +568,14 @@ def main() -> int:
     """Try them, and say which were found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=300, help="for each; default: 300")
-    parser.add_argument("names", nargs="*", metavar="WORD", help="those with such a word; all")
+    parser.add_argument("names", nargs="*", metavar="WORD", help="in world and name; default: all")
     options = parser.parse_args()
     shutil.rmtree(BUILD, ignore_errors=True)
     files = [str(path.relative_to(CSRC)) for path in sorted(CSRC.rglob("*.c"))]
     files = [file for file in files if not file.startswith("python/")]
     objects = compiled(CSRC, [*files, *WORLDS], BUILD / "sound")
     missed = 0
-    wanted = [it for it in FAULTS if all(word in it.name for word in options.names)]
+    wanted = [it for it in FAULTS if all(word in f"{it.world} {it.name}" for word in options.names)]
     for fault in wanted:
         program = planted(fault, objects)
         begun = time.monotonic()

@@ -58,13 +58,11 @@ static int grequest_poll(void *state, void *status)
 /* MPICH's Waitall calls this again and again until the request is complete. */
 static int grequest_wait(int count, void **states, double timeout, void *status)
 {
-	const struct timespec time = {.tv_nsec = NAP};
-
 	(void)count;
 	(void)states;
 	(void)timeout;
 	(void)status;
-	nanosleep(&time, NULL);
+	rmx_sleep(NAP);
 	return 0;
 }
 

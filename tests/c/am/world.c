@@ -610,7 +610,7 @@ static uint64_t run(uint64_t seed)
 
 	memset(ranks, 0, sizeof(ranks));
 	memset(&model, 0, sizeof(model));
-	world_open(seed, CELLS, died);
+	world_open(seed, CELLS, died, tell);
 	for (uint64_t turns = 0; busy; turns++) {
 		is(turns < 1000000, "it does not end");
 		busy = false;

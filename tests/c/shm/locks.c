@@ -758,7 +758,7 @@ static void locks_open(uint64_t seed)
 	memset(model, 0, sizeof(model));
 	memset(did, 0, sizeof(did));
 	data = rmaext_block_bytes(RANKS) / 8;
-	world_open(seed, data + GUARDED, died);
+	world_open(seed, data + GUARDED, died, tell);
 	rmaext_block_places(world.ranks, &places);
 	style = (int)pick(3);
 	for (int i = 0; i < world.ranks; i++) {

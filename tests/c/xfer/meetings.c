@@ -284,7 +284,7 @@ static uint64_t run(uint64_t seed)
 	memset(comms, 0, sizeof(comms));
 	memset(all_came, 0, sizeof(all_came));
 	barrier_bytes = rmaext_network_barrier_bytes();
-	world_open(seed, COMMS * barrier_bytes / 8 + COMMS * RANKS, died);
+	world_open(seed, COMMS * barrier_bytes / 8 + COMMS * RANKS, died, tell);
 	world.breaks = has("breaks") && pick(2);
 	meetings = knobs.calls && knobs.calls < CALLS ? knobs.calls : CALLS;
 	used = 1 + (int)pick(2);
