@@ -23,6 +23,7 @@ SOURCES = $(filter-out csrc/python/%,$(wildcard csrc/*/*.c csrc/*/*/*.c))
 HEADERS = csrc/rmaext.h $(filter-out csrc/python/%,$(wildcard csrc/*/*.h csrc/*/*/*.h))
 PYTHON_C = $(wildcard csrc/python/*.[ch] csrc/python/*/*.[ch])
 C_TESTS = $(wildcard tests/c/*/*.c)
+WORLDS = am/world shm/locks xfer/meetings
 DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
 C_FORMATTED = $(SOURCES) $(HEADERS) $(PYTHON_C) $(C_TESTS) \
@@ -32,7 +33,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 .DELETE_ON_ERROR:
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-interrupts test-demanding
 .PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
-.PHONY: bench check check-first check-tests check-waiting check-alone check-sizes
+.PHONY: bench check check-first check-tests check-waiting check-alone check-seeds check-sizes
 .PHONY: docs site compile_commands.json
 .PHONY: provider check-c fuzz fuzz-strangers sim sim-faults asan tsan lint type cover format clean
 
@@ -212,8 +213,14 @@ check-waiting:
 
 check-alone:
 	$(MAKE) check-c
+	$(MAKE) check-seeds
 	$(MAKE) test-serial MPI=mpich ARGS="--limit 4000 --durations 12 $(addprefix --ignore=tests/,$(WAITING))"
 	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
+
+# A minute of new seeds with what check-c has built, in what others leave of the cores.
+check-seeds: $(WORLDS:%=build/asan/%)
+	for world in $(WORLDS); do MINUTES=0.34 nice -n 19 $(LIMIT) 120 build/asan/$$world \
+		$(VENV)/lib/$(MPI)/libfabric.so.1 seeds || exit; done
 
 check-sizes:
 	$(MAKE) test MPI=mpich ARGS="--sizes 1:fabric,2:direct,2:fabric,3:mixed,4"
@@ -292,7 +299,6 @@ tsan: $(C_TESTS:tests/c/%.c=build/tsan/%) ## the same under ThreadSanitizer
 # Ranks in one process and one thread, whose seed orders all that happens: tests/c/world.h.
 # SEED=17 is that one alone, and its last line the hash of its history; with CHART=17.svg a
 # failure is made as small as it can be, and drawn. WORLD=shm/locks is one of them.
-WORLDS = am/world shm/locks xfer/meetings
 
 $(SOURCES:csrc/%.c=build/sim/obj/%.o): build/sim/obj/%.o: csrc/%.c $(HEADERS) | $(VENV)/.runs
 	@mkdir -p $(@D)
