@@ -352,10 +352,10 @@ FAULTS = [
         WORLDS[1],
     ),
     Fault(
-        "a turn is passed on twice",
+        "who passes a ticket on leaves it in the slot",
         "shm/ticket_lock.c",
-        "	block_swap(l, e, l->words + TURN, ticket, ticket + 1);\n",
-        "	block_add(l, e, l->words + TURN, 1);\n	(void)ticket;\n",
+        "	} while (!block_swap(l, e, slot, value, value & RMAEXT_SLOT_READERS));\n",
+        "	} while (!block_swap(l, e, slot, value, value));\n",
         WORLDS[1],
     ),
     Fault(

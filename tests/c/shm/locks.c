@@ -68,15 +68,18 @@ static enum { ASCENDING, SHARED_NEST, ANYHOW } style;
 static struct {
 	int writer; /* a task, or -1 */
 	int readers;
+	unsigned int moves;	       /* how often one has come in, or gone */
 	int64_t ticket, writer_ticket; /* the last ones that got in */
 	uint64_t count, added, perhaps;
-	bool touched; /* a rank died that had to do with it */
+	unsigned int touched; /* a bit of each rank that died and held it, or
+			       * was about to */
 } model[RANKS];
 
 /* Of each task. */
 static struct {
-	bool touches[RANKS]; /* between the begin of enter() and leave()'s end
-			      */
+	/* holds it, joins it, or takes a step of which others cannot know how
+	 * far it came; who waits in the queue does nothing of it */
+	bool touches[RANKS];
 	int held;
 	const char *does;
 	int target;
@@ -120,7 +123,7 @@ static void died(int number)
 	for (int i = 0; i < tasks.count; i++)
 		for (int t = 0; tasks.task[i].rank == number && t < RANKS; t++)
 			if (did[i].touches[t])
-				model[t].touched = true;
+				model[t].touched |= 1u << number;
 	for (int i = 0; i < tasks.count; i++)
 		if (tasks.task[i].rank == number && did[i].adding)
 			model[did[i].adding - 1].perhaps++;
@@ -283,9 +286,15 @@ static int step_far(struct task *t, struct side *side, int target,
 static int step_do(struct task *t, struct side *side, struct step_of s)
 {
 	const int target = (int)side->lock.target;
+	bool *touches = &did[t->number].touches[target];
+	const bool held = *touches;
+	int ret;
 
-	return side->far ? step_far(t, side, target, &s)
-			 : step_near(t, side, &s);
+	*touches = true;
+	ret = side->far ? step_far(t, side, target, &s)
+			: step_near(t, side, &s);
+	*touches = held || s.step == JOIN || (ret == 1 && s.step <= WAIT);
+	return ret;
 }
 
 static bool look_far(struct task *t, struct side *side, int64_t *words)
@@ -353,7 +362,7 @@ static enum outcome lost(const struct side *side, int64_t rank)
 	const int target = (int)side->lock.target;
 
 	is(world.node[rank].dead, "a rank that lives is said to be lost");
-	is(rank == target || model[target].touched,
+	is(rank == target || model[target].touched >> rank & 1,
 	   "a lock is lost with a rank that had nothing to do with it");
 	return LOST;
 }
@@ -385,7 +394,8 @@ static enum outcome await_turn(struct task *t, struct side *side, int exclusive,
 	for (;;) {
 		int64_t pause = NAP, words[MOST], rank;
 		uint8_t gone[RANKS];
-		bool any;
+		unsigned int moves;
+		bool any, written;
 		int ret;
 
 		if (side->far && told >= 0) {
@@ -414,6 +424,8 @@ static enum outcome await_turn(struct task *t, struct side *side, int exclusive,
 			continue;
 		looked = world.now;
 		any = gone_of(t, gone);
+		written = model[l->target].writer >= 0;
+		moves = model[l->target].moves;
 		ret = look(t, side, words);
 		if (side->broken)
 			return lost(side, l->target);
@@ -442,10 +454,12 @@ static enum outcome await_turn(struct task *t, struct side *side, int exclusive,
 		case RMAEXT_LOCK_LOST:
 			return lost(side, rank);
 		case RMAEXT_LOCK_UNKNOWN:
+			is(!written || moves != model[l->target].moves,
+			   "nobody accounts for a lock that one has alone");
 			if (any && world.now - since > WINDOW_LIMIT) {
-				for (rank = 0; !gone[rank]; rank++)
-					;
-				return lost(side, rank);
+				is(model[l->target].touched,
+				   "a lock is lost with nobody");
+				return LOST;
 			}
 			/* fall through */
 		default:
@@ -559,6 +573,7 @@ static void entered(const struct task *t, int target, int exclusive,
 		model[target].readers++;
 	}
 	did[t->number].held++;
+	model[target].moves++;
 }
 
 static enum outcome enter(struct task *t, int target, int exclusive,
@@ -571,7 +586,6 @@ static enum outcome enter(struct task *t, int target, int exclusive,
 	int64_t ticket = -1;
 
 	does(t, exclusive ? "locks" : joins ? "joins" : "shares", target);
-	did[t->number].touches[target] = true;
 	if (!joins) {
 		out = enter_lock(t, side, false, exclusive, end);
 		ticket = side->lock.ticket;
@@ -600,6 +614,7 @@ static void leave(struct task *t, int target, int exclusive)
 		model[target].writer = -1;
 	else
 		model[target].readers--;
+	model[target].moves++;
 	does(t, "leaves", target);
 	ret = step_do(t, side,
 		      (struct step_of){.step = LEAVE, .exclusive = exclusive});
@@ -717,6 +732,7 @@ static void program_last(struct task *t)
 static void lock_judge(int target)
 {
 	const int64_t *words = (int64_t *)world.node[target].cells;
+	int64_t left = 0;
 
 	/* a writer that died inside may have written once more */
 	is((uint64_t)words[data] - model[target].count <=
@@ -728,7 +744,9 @@ static void lock_judge(int target)
 	   "a sum is not what was added");
 	if (model[target].touched)
 		return;
-	is(words[places.lock] == words[places.lock + 1],
+	for (int r = 0; r < world.ranks; r++) /* nobody came after them */
+		left += world.node[r].dead && words[places.slots + (uint64_t)r];
+	is(words[places.lock] - words[places.lock + 1] <= left,
 	   "a ticket is left in the queue");
 	is(!words[places.lock + 2], "one is left inside");
 	for (int r = 0; r < world.ranks; r++)
