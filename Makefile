@@ -291,7 +291,8 @@ $(ASAN_RUNS): asan-%: build/asan/%
 	$(LIMIT) 600 $<
 
 # setarch -R: gcc 12's TSan cannot place its shadow memory at random addresses.
-tsan: $(C_TESTS:tests/c/%.c=build/tsan/%) ## the same under ThreadSanitizer
+# The worlds have one thread, and contexts that TSan does not know.
+tsan: $(filter-out $(WORLDS:%=build/tsan/%),$(C_TESTS:tests/c/%.c=build/tsan/%)) ## the same under ThreadSanitizer
 	for program in $^; do \
 		TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0 \
 		$(LIMIT) 900 setarch -R $$program || exit; done

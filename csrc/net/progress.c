@@ -36,8 +36,7 @@
 #define RMX_SERVE_SPINS 5
 #define RMX_YIELDS ((int64_t)200 * 1000) /* ns, see wait_as_reader() */
 #define RMX_SERVES UINT_MAX /* instead of the spins of an operation */
-#define RMX_STOP_MOST ((int64_t)5 * 1000 * 1000 * 1000) /* ns, of the thread \
-							 */
+#define RMX_STOP_MOST ((int64_t)5 * 1000 * 1000 * 1000) /* ns */
 #define RMX_SETTLE ((int64_t)100 * 1000 * 1000)		/* ns */
 #define RMX_THREAD_SPIN ((int64_t)10 * 1000) /* ns, for a lone request */
 #define RMX_THREAD_NAP ((int64_t)1000 * 1000 * 1000) /* ns at most */
