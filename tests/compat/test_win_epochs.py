@@ -64,6 +64,7 @@ PASSIVE = WITH_REQUESTS | FLUSHES
 # -- where operations are allowed ------------------------------------------------------
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("call", [*OPERATIONS, *PASSIVE])
 def test_outside_an_epoch(comm, call):
     with window(comm) as win:
@@ -130,6 +131,7 @@ def test_only_ranks_of_the_epoch(world):
         win.Unlock(own)
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("call", [*OPERATIONS, *WITH_REQUESTS])
 def test_proc_null_needs_an_epoch_only(comm, call):
     with window(comm) as win:
@@ -231,6 +233,7 @@ WRONG = {
 }
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("what", WRONG)
 def test_wrong_arguments(comm, what):
     code, call = WRONG[what]

@@ -481,6 +481,7 @@ def refused(code: int, call: Any, *arguments: Any) -> None:
     assert caught.value.Get_error_class() == code
 
 
+@pytest.mark.pair
 def test_refused(comm):
     """Before anything is sent; the next operation works."""
     rank, data, old = neighbour(comm), np.ones(4), np.zeros(4)
@@ -704,6 +705,7 @@ def test_atomic_long(comm, n):
     vector.Free()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("begin", [False, True])
 @pytest.mark.parametrize("n", [0, 5, 23])
 @pytest.mark.parametrize("name", LAYOUTS)

@@ -408,6 +408,7 @@ def test_where_elements_are(comm):
     assert "closed" in repr(one)
 
 
+@pytest.mark.pair
 def test_arguments_of_numpy(comm):
     none = np.zeros((2, 0), int)
     size = np.array([1, comm.size])
@@ -489,6 +490,7 @@ WRONG = [
 ]
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize(("how", "error", "text"), WRONG, ids=lambda it: str(it)[:30])
 def test_bad_arguments(comm, how, error, text):
     """The same error on all ranks, though one rank only is wrong."""
@@ -520,6 +522,7 @@ def test_ranks_that_differ(world, how, error, text):
     assert f"rank {world.size - 1}" in str(caught.value)
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [

@@ -82,6 +82,7 @@ def test_sub_communicators(world):
     part.Free()
 
 
+@pytest.mark.pair
 def test_wrong_arguments(world):
     for wrong, error in [
         ((-1,), ValueError),

@@ -179,6 +179,7 @@ def test_fill_that_stops(world):
         assert table.array.tolist() == [2, 2, 2]
 
 
+@pytest.mark.pair
 def test_wrong_arguments(world):
     good = {"shape": 3, "fill": lambda array: None}
     for wrong, error in [

@@ -183,65 +183,6 @@ def test_whatever_has_an_index_is_an_integer(comm, name, kind):
     whole.close()
 
 
-# what each of these returns is nothing, or an array without elements
-NOBODY = {
-    name: INTEGERS[name]
-    for name in INTEGERS
-    if name not in NO_RANK and name not in ("size", "route", "connect")
-}
-MANY = {name for name in NOBODY if "many" in name}
-
-
-@pytest.mark.parametrize("consent", [False, True])
-@pytest.mark.parametrize("kind", ["array", "allocate", "shared", "dynamic", "joined", "view"])
-def test_proc_null_by_consent_only(world, kind, consent):
-    """One rule for all calls and kinds of windows: an error, or nothing if that was asked for."""
-    try:
-        whole = {
-            "array": lambda: rmaext.Window(world, np.zeros(SIZE, "i4"), proc_null=consent),
-            "view": lambda: rmaext.Window(world, np.zeros(SIZE, "i4"), proc_null=consent),
-            "allocate": lambda: rmaext.Window.allocate(world, SIZE, "i4", proc_null=consent),
-            "shared": lambda: rmaext.Window.shared(world, SIZE, "i4", proc_null=consent),
-            "dynamic": lambda: rmaext.Window.dynamic(world, "i4", proc_null=consent),
-            "joined": lambda: rmaext.Window(world, [np.zeros(SIZE, "i4")], proc_null=consent),
-        }[kind]()
-    except rmaext.NotLocalError:
-        return  # the routes are forced
-    win = whole.subwindow(0, SIZE) if kind == "view" else whole
-    for name, call in NOBODY.items():
-        if ("index" in name or name == "at") and kind in ("joined", "dynamic"):
-            continue
-        if name in ("get rest",) and kind == "dynamic":
-            continue
-        null = MPI.PROC_NULL
-        if not consent:
-            for rank in {null, -1, -2, -3}:
-                with pytest.raises(rmaext.BoundsError, match="proc_null=True"):
-                    call(win, rank, 1, 0)
-            continue
-        got = call(win, null, 1, 0)
-        got = got[0] if isinstance(got, tuple) else got
-        if name in MANY:
-            assert got is None or not np.any(got)
-        elif not any(word in name for word in ("out", "lock", "prepare_get", "buffer get")):
-            assert got is None or got.size == 0, name
-        with pytest.raises(rmaext.BoundsError):
-            call(win, null - 1, 1, 0)
-    if consent:
-        win.post([null, world.rank])
-        win.start([world.rank, null, null])
-        ends(win)
-        win.connect([null])
-    for name in ("size", "route"):
-        with pytest.raises((rmaext.BoundsError, rmaext.Unsupported)):
-            INTEGERS[name](win, MPI.PROC_NULL, 1, 0)
-    whole.fence()
-    if kind != "dynamic":
-        assert not np.any(whole.local)
-    assert not np.any(whole.notify_counts())
-    whole.close()
-
-
 def test_wrong_proc_null(comm):
     for wrong in (1, None, "yes", MPI.PROC_NULL):
         with pytest.raises(TypeError, match="proc_null"):

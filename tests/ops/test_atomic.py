@@ -7,14 +7,10 @@ import itertools
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 from support.guarded import guarded, neighbour, noise, same
-
-import rmaext
 
 INTS = ["i4", "u4", "i8", "u8"]
 FLOATS = ["f4", "f8"]
-NEVER = ["i4,f8", "M8[s]", "S8", ">i4", ">f8"]
 
 
 def sample(dtype, count, *seed):
@@ -105,6 +101,7 @@ def test_forms_of_values(comm):
         win.fence()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("dtype", INTS)
 def test_integers_wrap_around(comm, dtype):
     info = np.iinfo(dtype)
@@ -121,6 +118,7 @@ def test_integers_wrap_around(comm, dtype):
         win.fence()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("dtype", ["i4", "i8", "f4", "f8"])
 def test_negative_values(comm, dtype):
     with guarded(comm, 2, dtype) as win:
@@ -133,6 +131,7 @@ def test_negative_values(comm, dtype):
         win.fence()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_infinity_and_nan_are_added(comm, dtype):
     with guarded(comm, 3, dtype, [np.inf, 1, -0.0]) as win:
@@ -147,6 +146,7 @@ def test_infinity_and_nan_are_added(comm, dtype):
         win.fence()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_compare_and_swap_of_floats_compares_bits(comm, dtype):
     uint = "u4" if dtype == "f4" else "u8"
@@ -162,23 +162,6 @@ def test_compare_and_swap_of_floats_compares_bits(comm, dtype):
             assert same(old, np.array(start[i], dtype)[()])
         win.fence()
         assert same(win.local, np.array([0.0, 9, 9, nan[0], 9], dtype))
-        win.fence()
-
-
-@pytest.mark.parametrize("dtype", NEVER)
-def test_dtypes_without_atomics(comm, dtype):
-    with guarded(comm, 3, dtype) as win:
-        before = win.local.tobytes()
-        value = np.ones(1, "u1").repeat(win.dtype.itemsize).view(dtype)
-        for rank in range(comm.size):
-            with pytest.raises(rmaext.Unsupported) as caught:
-                win.fetch_add(value, rank)
-            assert caught.value.rank == rank
-            with pytest.raises(rmaext.Unsupported):
-                win.compare_and_swap(win.local[:1], value, rank)
-            win.get(rank)
-        win.fence()
-        assert win.local.tobytes() == before
         win.fence()
 
 
@@ -332,12 +315,3 @@ def test_atomics_see_and_are_seen_by_put_and_get(comm):
         want = 10 * comm.rank + np.arange(comm.size)
         assert same(win.local, want)
         win.fence()
-
-
-def test_proc_null_counts_nothing(comm):
-    with guarded(comm, 2, "i8", proc_null=True) as win:
-        nothing = np.empty(0, "i8")
-        assert same(win.fetch_add(np.ones(9, "i8"), MPI.PROC_NULL, 70), nothing)
-        assert same(win.compare_and_swap(0, 1, MPI.PROC_NULL), nothing)
-        win.fence()
-        assert not win.local.any()

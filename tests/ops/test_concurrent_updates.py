@@ -261,6 +261,7 @@ def special(dtype):
     return np.array([1, -1, 1j, -1j, 2 + 3j, -4 + 1j, 0, 0.5 - 8j], dtype)
 
 
+@pytest.mark.pair
 @PER_DTYPE
 def test_special_values_are_as_numpy_has_them(world, dtype):
     """Overflow wraps or is infinite, NaN is kept, float16 and longdouble round as they should."""
@@ -320,6 +321,7 @@ REFUSED |= {dtype: [*UPDATES, *LOCATIONS] for dtype in (*OTHERS, ">i4", ">f8")}
 REFUSED |= {name: [op for op in UPDATES if op not in ANY_BITS] for name in PAIRS}
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("dtype", REFUSED)
 def test_undefined_is_refused(world, dtype):
     """Before anything is sent, on every route, and the next operation works."""

@@ -491,6 +491,7 @@ REFUSED = [
 ]
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("number", range(len(REFUSED)))
 def test_refused(comm, number):
     """Nothing is written, and the next operation works."""

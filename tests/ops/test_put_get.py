@@ -208,23 +208,6 @@ def test_nothing_at_all(comm):
         assert win.local.tolist() == [5] * 4
 
 
-def test_proc_null(comm):
-    with guarded(comm, 4, "i4", 5, proc_null=True) as win:
-        nobody = MPI.PROC_NULL
-        win.put(np.full(4, 9, "i4"), nobody)
-        win.put(np.full(99, 9, "i4"), nobody, 1000)
-        assert win.get(nobody).size == 0
-        assert win.get(nobody).dtype == win.dtype
-        out = np.full(3, 7, "i4")
-        win.get(nobody, out=out)
-        assert out.tolist() == [7] * 3
-        assert win.fetch_add(1, nobody).size == 0
-        assert win.compare_and_swap(5, 6, nobody).size == 0
-        win.flush(nobody)
-        win.fence()
-        assert win.local.tolist() == [5] * 4
-
-
 def test_proc_null_many(comm):
     """Elements that go to nobody are left out of calls on many."""
     right, nobody = (comm.rank + 1) % comm.size, MPI.PROC_NULL

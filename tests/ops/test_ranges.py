@@ -129,6 +129,7 @@ def test_ranges_of_other_dtypes(comm, dtype):
         comm.Barrier()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize(
     ("places", "words"),
     [
@@ -155,6 +156,7 @@ def test_ranges_outside(comm, filled, places, words):
     assert np.array_equal(filled.local, numbers(comm.rank))  # nothing was sent
 
 
+@pytest.mark.pair
 def test_arguments_of_ranges(comm, filled):
     with pytest.raises(TypeError, match="counts must be integers"):
         filled.get_ranges(0, 0, 1.5)
@@ -170,20 +172,6 @@ def test_arguments_of_ranges(comm, filled):
         filled.get_ranges([0, 0], [0, 0, 0], 1)
     comm.Barrier()
     assert np.array_equal(filled.local, numbers(comm.rank))
-
-
-def test_rights_of_ranges(comm):
-    with rmaext.Window.allocate(comm, 9, "i8", access="r") as win:
-        assert win.get_ranges(0, [1, 2], 3).tolist() == [0] * 6
-        with pytest.raises(rmaext.AccessError, match="put_ranges"):
-            win.put_ranges(0, [1, 2], 1, [1, 2])
-        with pytest.raises(rmaext.AccessError):
-            win.rcompare_and_swap_many(0, [1, 2], 0, 1)
-        win.fence()
-    with pytest.raises(rmaext.ClosedError):
-        win.get_ranges(0, 0, 1)
-    with pytest.raises(rmaext.ClosedError):
-        win.rget_many(0, 0)
 
 
 def test_ranges_to_nobody(comm):

@@ -97,6 +97,7 @@ def test_operations_of_mpi4py(comm, op):
         win.fence()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("count", [1, 200, 3000])
 @pytest.mark.parametrize("name", INTEGERS)
 def test_integers_wrap_around(comm, name, count):
@@ -142,6 +143,7 @@ def alike(got, want, ties):
     return np.array_equal(got, want, equal_nan=True) and bool(signs.all())
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("form", ["bulk", "single", "many"])
 @pytest.mark.parametrize("name", [*FLOATS, *COMPLEX])
 def test_results_are_numpys_to_the_bit(comm, name, form):
@@ -249,17 +251,6 @@ def test_forms_of_arguments(comm):
         win.fence()
 
 
-def test_proc_null(comm):
-    with guarded(comm, 2, "i8", 7, proc_null=True) as win:
-        null = MPI.PROC_NULL
-        assert win.accumulate(1, null, 99) is None
-        assert same(win.get_accumulate(np.ones(3, "i8"), null), np.empty(0, "i8"))
-        assert same(win.fetch_op(1, null, op="replace"), np.empty(0, "i8"))
-        win.fence()
-        assert win.local.tolist() == [7, 7]
-        win.fence()
-
-
 MISUSE = [
     (lambda w, r: w.accumulate(1, r, op="SUM"), ValueError, "one of sum"),
     (lambda w, r: w.accumulate(1, r, op=""), ValueError, "op"),
@@ -274,12 +265,6 @@ MISUSE = [
     (lambda w, r: w.accumulate([1, 2.5], r), TypeError, "float"),
     (lambda w, r: w.accumulate(2**63, r), OverflowError, "does not fit"),
     (lambda w, r: w.fetch_op(np.ones(1, "i8"), r), ValueError, "get_accumulate"),
-    (lambda w, r: w.accumulate(1, r, 4), rmaext.BoundsError, "offset 4"),
-    (lambda w, r: w.accumulate(1, r, -1), rmaext.BoundsError, "offset -1"),
-    (lambda w, r: w.get_accumulate(np.ones(5, "i8"), r), rmaext.BoundsError, "length 5"),
-    (lambda w, r: w.fetch_op(1, 99), rmaext.BoundsError, "99"),
-    (lambda w, r: w.fetch_op(1, -7), rmaext.BoundsError, "-7"),
-    (lambda w, r: w.accumulate(1, r, 2**70), rmaext.BoundsError, "outside"),
     (lambda w, r: w.accumulate(1, r, op="minloc"), rmaext.Unsupported, "minloc"),
     (lambda w, r: w.accumulate(), TypeError, "origin"),
     (lambda w, r: w.accumulate(1, r, 0, "sum", 5), TypeError, "accumulate"),
@@ -287,6 +272,7 @@ MISUSE = [
 ]
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("case", range(len(MISUSE)))
 def test_misuse(comm, case):
     call, error, text = MISUSE[case]
@@ -300,6 +286,7 @@ def test_misuse(comm, case):
         win.fence()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize(("op", "name"), sparse(REFUSED))
 def test_undefined_operations_are_refused(comm, op, name):
     dtype = dtype_of(name)
@@ -322,6 +309,7 @@ def test_undefined_operations_are_refused(comm, op, name):
         win.fence()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize(
     "dtype",
     [
@@ -444,6 +432,7 @@ ALIGNMENTS = [(name, 1) for name in ("i2", "f4", "f8", "c16", "i4,i4", "f8,i8")]
 ALIGNMENTS += [("f8", 4), ("c8", 4), ("c16", 4), ("g", 8), ("f4,i4", 4), ("i8,i8", 4), ("f2", 1)]
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize(("name", "shift"), ALIGNMENTS)
 def test_misaligned_memory(comm, name, shift):
     dtype, rank = dtype_of(name), neighbour(comm)
@@ -506,56 +495,6 @@ def test_16_bytes_need_8(comm):
             assert equal(win.local, value)
             win.fence()
         mine.check()
-
-
-@pytest.mark.parametrize("count", [1, 600])
-def test_rights(comm, count):
-    """An update writes, one that fetches reads too, no_op reads only."""
-    rank = neighbour(comm)
-    values = np.ones(count, "i8")
-    calls = {
-        "w": [lambda w: w.accumulate(values, rank), lambda w: w.accumulate_many(rank, 0, 1)],
-        "r": [
-            lambda w: w.get_accumulate(values, rank, op="no_op"),
-            lambda w: w.fetch_op(1, rank, op="no_op"),
-            lambda w: w.accumulate(values, rank, op="no_op"),
-        ],
-        "rw": [
-            lambda w: w.get_accumulate(values, rank),
-            lambda w: w.fetch_op(1, rank, op="replace"),
-            lambda w: w.fetch_op_many(rank, 0, 1),
-            lambda w: w.fetch_add(values, rank),
-            lambda w: w.compare_and_swap(0, 1, rank),
-        ],
-    }
-    make = rmaext.zeros if launch.test_route() in ("direct", "mixed") else np.zeros
-    for access in "r", "w", "rw":
-        with rmaext.Window(comm, make(count, "i8"), access=access) as win:
-            for needed, list_ in calls.items():
-                for call in list_:
-                    if set(needed) <= set(access):
-                        call(win)
-                    else:
-                        with pytest.raises(rmaext.AccessError):
-                            call(win)
-            win.fence()
-            if access == "r":
-                assert not win.local.any()
-            win.fence()
-
-
-def test_closed(comm):
-    win = rmaext.Window.allocate(comm, 4)
-    win.close()
-    for call in (
-        lambda: win.accumulate(1.0, 0),
-        lambda: win.get_accumulate(1.0, 0),
-        lambda: win.fetch_op(1.0, 0),
-        lambda: win.accumulate_many(0, 0, 1.0),
-        lambda: win.fetch_op_many(0, 0, 1.0),
-    ):
-        with pytest.raises(rmaext.ClosedError):
-            call()
 
 
 # -- all origins at once -----------------------------------------------------------

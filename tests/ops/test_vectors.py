@@ -351,6 +351,7 @@ BAD_PLACES = [
 ]
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("place", BAD_PLACES)
 @pytest.mark.parametrize("name", ["put", "get", "fetch_add", "accumulate"])
 def test_first_bad_element(comm, name, place):
@@ -372,6 +373,7 @@ def test_first_bad_element(comm, name, place):
         win.fence()
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("count", [1, 2, 9, 1030, 5000, 270_000])
 @pytest.mark.parametrize("name", ["put", "get", "fetch_add", "accumulate"])
 def test_bad_at_either_end(comm, name, count):
@@ -395,6 +397,7 @@ def test_bad_at_either_end(comm, name, count):
 I8 = np.ones(4, "i8")
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize(
     ("error", "call"),
     [
@@ -433,46 +436,6 @@ def test_arguments(comm, error, call):
         win.fence()
 
 
-def test_rights(comm):
-    to, one = neighbour(comm), np.int64(1)
-    with rmaext.Window(comm, np.zeros(SIZE, "i8"), "r") as win:
-        for call in (win.put_many, win.accumulate_many, win.fetch_add_many):
-            with pytest.raises(rmaext.AccessError, match="element"):
-                call(to, [0, 1], one)
-        assert win.get_many(to, [0, 1]).tolist() == [0, 0]
-        win.fence()
-    with rmaext.Window(comm, np.zeros(SIZE, "i8"), "w") as win:
-        with pytest.raises(rmaext.AccessError):
-            win.get_many(to, [0, 1])
-        with pytest.raises(rmaext.AccessError):
-            win.fetch_add_many(to, [0, 1], one)
-        win.put_many(to, [0, 1], one)
-        win.accumulate_many(to, [0, 1], one)
-        win.fence()
-        assert win.local[:2].tolist() == [2, 2]
-
-
-def test_misaligned_window(comm):
-    to = neighbour(comm)
-    with guarded(comm, SIZE, "i8", 5, 4) as win:
-        for call in (win.accumulate_many, win.fetch_add_many):
-            with pytest.raises(rmaext.AlignmentError):
-                call(to, [0, 1], 1)
-        win.put_many(to, [0, 2], 7)
-        win.fence()
-        assert win.get_many(to, [0, 1, 2]).tolist() == [7, 5, 7]
-        win.fence()
-
-
-@pytest.mark.parametrize("dtype", [">i4", "S4", "M8[s]"])
-def test_no_updates_on_this_dtype(comm, dtype):
-    with guarded(comm, 4, dtype) as win:
-        for call in (win.accumulate_many, win.fetch_add_many):
-            with pytest.raises(rmaext.Unsupported):
-                call(neighbour(comm), [0, 1], np.zeros(2, dtype))
-        win.fence()
-
-
 def test_the_caller_alone_learns_of_a_failure(comm):
     """And not a flush of another thread, which waits for the same elements."""
     right = (comm.rank + 1) % comm.size
@@ -499,16 +462,6 @@ def test_the_caller_alone_learns_of_a_failure(comm):
                 stop.set()
             flushed.result()
         win.flush()
-
-
-def test_closed(comm):
-    win = rmaext.Window.allocate(comm, 4, "i8")
-    win.close()
-    for call in (win.put_many, win.fetch_add_many, win.accumulate_many):
-        with pytest.raises(rmaext.ClosedError):
-            call(0, 0, 1)
-    with pytest.raises(rmaext.ClosedError):
-        win.get_many(0, 0)
 
 
 # -- the same by message; faults -----------------------------------------------------

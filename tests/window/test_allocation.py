@@ -334,6 +334,7 @@ def test_advice_for_a_field(comm):
             assert win.memory.describe()["resident"] == -(-(4999 * 12 + 12) // PAGE) * PAGE
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [

@@ -241,6 +241,7 @@ def test_attach_and_detach(comm):
         assert len(win.local) == 503
 
 
+@pytest.mark.pair
 def test_wrong_arguments(comm):
     last = comm.size - 1
     for wrong, error in ((object, TypeError), ("i4", TypeError)):

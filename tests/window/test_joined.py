@@ -239,6 +239,7 @@ def test_peer_view(comm):
         win.fence()
 
 
+@pytest.mark.pair
 def test_wrong_arguments(comm):
     """The same error on all ranks, for the mistake of one."""
     last = comm.size - 1
