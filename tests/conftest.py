@@ -3,7 +3,8 @@
 
 A test is either *serial* or marked `mpi` (one that uses `comm` or `world` is
 so by itself). Under mpiexec only the latter run, on all ranks together, and
-after each phase of each test the ranks tell each other how it went:
+after each test, and after a set-up or an end that did not pass, the ranks
+tell each other how it went:
 
 - a failure on any rank is a failure on all, and rank 0 reports it with the
   text of every rank that failed;
@@ -200,7 +201,8 @@ def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if State.size > 1:
+    # A set-up or an end that passes is not told: a rank that waits costs more than most tests.
+    if State.size > 1 and (report.when == "call" or not report.passed):
         share(report)
     return report
 
@@ -211,7 +213,11 @@ def share(report: pytest.TestReport) -> None:
     mine = (OUTCOMES[report.outcome], zlib.crc32(f"{report.nodeid} {report.when}".encode()))
     others = gather(world, mine, report)
     if any(test != mine[1] for _, test in others):
-        abort(f"this rank is at {report.nodeid} ({report.when}), others are elsewhere")
+        abort(
+            f"this rank is at {report.nodeid} ({report.when}), others are elsewhere\n"
+            + report.longreprtext
+            + sections(report)
+        )
     outcomes = [outcome for outcome, _ in others]
     if FAILED not in outcomes and len(set(outcomes)) == 1:
         return
