@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 
@@ -22,11 +23,11 @@ win = rmaext.Window.allocate(comm, 8)
 """
 
 
-def checked(size, code, *, how="1", route="", **options):
+def checked(size, code, *args, how="1", route="", **options):
     """Run a program in the mode."""
     env = {"RMAEXT_CHECK": how, "RMAEXT_ROUTE": route, "PYTHONPATH": str(launch.ROOT)}
     env["PYTHONWARNINGS"] = "ignore"  # a window that is not closed warns
-    return launch.mpirun(size, code, env=env, **options)
+    return launch.mpirun(size, code, *args, env=env, **options)
 
 
 def found(size, code, **options):
@@ -314,10 +315,40 @@ ARGUMENTS = {
 EXAMPLES = {path.name for path in launch.ROOT.glob("examples/*.py")} - {"demo.py"}  # starts these
 
 
+# Those that are to run, one after the other.
+SHARED = """
+import json, os, runpy, sys
+from mpi4py import MPI
+for sys.argv in json.loads(sys.argv[1]):
+    sys.path[0] = os.path.dirname(sys.argv[0])
+    try:
+        runpy.run_path(sys.argv[0], run_name="__main__")
+    except SystemExit as end:
+        if end.code:
+            raise
+    MPI.COMM_WORLD.Barrier()
+"""
+
+
+def without_mistakes(code, *args, timeout):
+    done = checked(3, code, *args, how="error", timeout=timeout)
+    return done.returncode == 0 and "rmaext check" not in done.stderr, done.stdout + done.stderr
+
+
+def command(example):
+    return [str(launch.ROOT / "examples" / example), *ARGUMENTS.get(example, ())]
+
+
+@pytest.fixture(scope="module")
+def all_right(request):
+    """Whether all of them have no mistakes in one job; if not, each has a job of its own."""
+    wanted = [it.callspec.id for it in request.session.items if "example" in it.fixturenames]
+    with contextlib.suppress(AssertionError):  # a time limit
+        return without_mistakes(SHARED, json.dumps([*map(command, wanted)]), timeout=120)[0]
+
+
 @pytest.mark.parametrize("example", sorted(EXAMPLES))
-def test_the_examples_have_no_mistakes(example):
-    env = {"RMAEXT_CHECK": "error", "PYTHONPATH": str(launch.ROOT)}
-    program = launch.ROOT / "examples" / example
-    done = launch.mpirun(3, program, *ARGUMENTS.get(example, ()), env=env, timeout=50)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "rmaext check" not in done.stderr
+def test_the_examples_have_no_mistakes(example, all_right):
+    if not all_right:
+        right, said = without_mistakes(*command(example), timeout=50)
+        assert right, said

@@ -474,11 +474,12 @@ def test_the_caller_alone_learns_of_a_failure(comm):
     ids=["preferred", "system"],
 )
 def test_by_message(mpirun, library, size):
-    """This file again, on the fabric route; 2:fabric has it by the preferred library, too."""
+    """This file again, but for bad arguments, on the fabric route, by a library of choice."""
     code = f"""
         import sys, pytest
-        options = ["-c", "{launch.ROOT}/pyproject.toml", "-q", "-m", "mpi and {launch.QUICK}"]
-        sys.exit(pytest.main([*options, "-p", "no:cacheprovider", "{__file__}"]))
+        options = ["-c", "{launch.ROOT}/pyproject.toml", "-q", "-p", "no:cacheprovider"]
+        marks = ["-m", "mpi and not pair and {launch.QUICK}"]
+        sys.exit(pytest.main([*options, *marks, "{__file__}"]))
     """
     env = {"RMAEXT_LIBFABRIC": library or None, "RMAEXT_ROUTE": "fabric"}
     done = mpirun(size, code, env=env, timeout=140)
