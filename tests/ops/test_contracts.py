@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""What every operation refuses, and how: the table of operations (contracts.py) by contract.
+"""What every operation refuses, and how: the table of support/operations.py by contract.
 
 The error is raised at the origin before anything is sent; it names call, window, rank, offset and
 length; nothing has changed afterwards, nobody was notified, and the window goes on working.
@@ -8,13 +8,14 @@ length; nothing has changed afterwards, nobody was notified, and the window goes
 from __future__ import annotations
 
 import contextlib
+import inspect
 import re
 
 import numpy as np
 import pytest
-from contracts import INDEXED, OF_A_RANK, OPERATIONS, OTHERS
 from mpi4py import MPI
 from support.guarded import Guarded, guarded, neighbour
+from support.operations import INDEXED, OF_A_RANK, OPERATIONS, OTHERS, done
 
 import rmaext
 from rmaext import AccessError, AlignmentError, BoundsError, ClosedError, Unsupported
@@ -48,10 +49,6 @@ def lengths(name, dtype="f8"):
     return [np.ones((), dtype)[()]] + [np.ones(4, dtype)] * (not ALL[name].single)
 
 
-def done(result):
-    return result.wait(30) if isinstance(result, rmaext.Request) else result
-
-
 def refused(error, name, *args):
     """Return what is said, which begins with call and window; nothing else may be raised."""
     with pytest.raises(error) as caught:
@@ -75,6 +72,17 @@ def unharmed(win, peer, kept):
     assert win.compare_and_swap(kept + 2, kept, peer, 5) == kept + 2
     assert win.get(peer, 4, 3).tolist() == [kept, kept, kept + 1]
     win.fence()
+
+
+def test_each_operation_is_in_the_table():
+    """Whatever takes a rank and an offset: a new one needs a row."""
+    calls = {name: getattr(rmaext.Window, name) for name in dir(rmaext.Window) if name[0] != "_"}
+    of_places = {
+        name
+        for name, call in calls.items()
+        if callable(call) and re.search(r"\branks?\b.*\boffsets?\b", str(inspect.signature(call)))
+    }
+    assert of_places == {call_of(name) for name in OPERATIONS}
 
 
 @each_kind

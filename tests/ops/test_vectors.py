@@ -494,15 +494,13 @@ def test_program(library, scenario):
 
 
 @pytest.mark.parametrize("library", BOTH_IN_MATRIX)
-@pytest.mark.parametrize("scenario", ["killed before", "killed during"])
-def test_killed_target(library, scenario):
+def test_target_killed_meanwhile(library):
+    """Before: jobs/programs/killed.py."""
     how = {"library": library, "RMAEXT_ROUTE": "fabric"}
-    passes(3, PROGRAM, *scenario.split(), oks=2, survive=True, **how)
+    passes(3, PROGRAM, "killed", "during", oks=2, survive=True, **how)
 
 
-@pytest.mark.parametrize("own", ["", " own"], ids=["arena", "own"])
-@pytest.mark.parametrize("scenario", ["killed before", "killed leaving"])
-def test_lost_target_of_this_node(scenario, own):
+@pytest.mark.parametrize("own", [(), ("own",)], ids=["arena", "own"])
+def test_target_that_leaves_this_node(own):
     """By the routes direct and cma."""
-    oks = 2 + ("leaving" in scenario)
-    passes(3, PROGRAM, *(scenario + own).split(), oks=oks, survive=True)
+    passes(3, PROGRAM, "killed", "leaving", *own, oks=3, survive=True)

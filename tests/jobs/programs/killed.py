@@ -21,6 +21,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn
 
 import numpy as np
@@ -39,6 +40,8 @@ if sys.argv[-1][0].isdigit() and "," in sys.argv[-1]:
     namespace = sys.argv[-1].split(",")[comm.rank]
     netns.enter(int(namespace))
     os.environ["RMAEXT_NODE"] = namespace
+
+from support.operations import INDEXED, OPERATIONS, carry_out  # noqa: E402
 
 import rmaext  # noqa: E402
 
@@ -106,6 +109,20 @@ def operations(win: rmaext.Window) -> dict[str, Callable[[], object]]:
     }
 
 
+def every_operation(win: rmaext.Window) -> None:
+    """Each form, of one element and of more than a message has, to the victim and to all."""
+    ranks, places = np.arange(20_000) % comm.size, np.arange(20_000)
+    for name, it in (OPERATIONS | INDEXED).items():
+        for value in [np.int64(0)] + [np.zeros(20_000, "i8")] * (not it.single):
+            lost(name, partial(carry_out, it, win, value, VICTIM))
+    lost("put_many to all", lambda: (win.put_many(ranks, places, 0), win.flush(VICTIM)))
+    lost("get_many of all", lambda: win.get_many(ranks, places))
+    lost("accumulate_many to all", lambda: (win.accumulate_many(ranks, places, 0), win.flush()))
+    lost("fetch_add_many to all", lambda: win.fetch_add_many(ranks, places, 0))
+    lost("get_ranges of all", lambda: win.get_ranges(ranks, places, 7))
+    lost("rget_many of all", lambda: win.rget_many(ranks, places).wait())
+
+
 def survivors_go_on(win: rmaext.Window, survivors: MPI.Comm) -> None:
     """They reach each other in the old window, and make new ones without the victim."""
     other = 1 - comm.rank
@@ -131,6 +148,7 @@ def new_operations(win: rmaext.Window) -> None:
     for _ in range(2):
         for what, action in operations(win).items():
             lost(what, action)
+    every_operation(win)
 
 
 def in_flight(win: rmaext.Window) -> None:

@@ -14,9 +14,11 @@ import os
 import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 from mpi4py import MPI
+from support.operations import INDEXED, OPERATIONS, carry_out
 from support.processes import stopped
 
 import rmaext
@@ -28,7 +30,7 @@ N = max(SIZES)
 COUNTER = N
 
 
-def times_out(action: Callable[[], object]) -> None:
+def times_out(action: Callable[[], object], limit: float = LIMIT) -> None:
     start = time.monotonic()
     try:
         action()
@@ -38,7 +40,7 @@ def times_out(action: Callable[[], object]) -> None:
         raise AssertionError("an operation on a stopped target succeeded")
     took = time.monotonic() - start
     assert rank == 1
-    assert LIMIT - 0.01 <= took < LIMIT + 3, f"raised after {took:.2f} s"
+    assert limit - 0.01 <= took < limit + 3, f"raised after {took:.2f} s"
 
 
 def reuse(size: int) -> list[np.ndarray]:
@@ -85,6 +87,18 @@ def origin(win: rmaext.Window, pid: int) -> None:
     assert not any(ref() is not None for ref in dropped), "buffers are kept for ever"
 
 
+def every_operation(win: rmaext.Window, pid: int) -> None:
+    """At the limit of the view by which it is called, each; the next one works."""
+    hasty = win.dup(timeout=0.1)
+    with stopped(pid):
+        for it in (OPERATIONS | INDEXED).values():
+            times_out(partial(carry_out, it, hasty, np.int64(0), 1), 0.1)
+    win.flush(1)  # what was late has been done
+    win.put(SENT, 1)
+    win.flush(1)
+    assert win.get(1, 0, 1)[0] == SENT
+
+
 def main() -> None:
     comm = MPI.COMM_WORLD
     pid = comm.bcast(os.getpid(), 1)
@@ -93,6 +107,7 @@ def main() -> None:
         win.fence()
         if comm.rank == 0:
             origin(win, pid)
+            every_operation(win, pid)
         comm.Barrier()
         win.fence()
         if comm.rank == 0:

@@ -2,7 +2,7 @@
 """Vectorised operations in threads, interrupted, and on targets that are gone.
 
     mpiexec -n 2 python vectors.py threads | interrupt | stopped
-    mpiexec -n 3 python vectors.py killed before | during | leaving [own]
+    mpiexec -n 3 python vectors.py killed during | leaving [own]
 
 The last rank is the target. When it is killed, the launcher must let the others
 run; they leave by os._exit, as MPI_Finalize would wait for it. "leaving": it
@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 from mpi4py import MPI
-from support.processes import stop, stopped, times_out, wait_for_end
+from support.processes import stop, stopped, times_out
 
 import rmaext
 
@@ -132,16 +132,11 @@ def killed() -> None:
     win.accumulate_many(everybody, AT, 0)
     comm.Barrier()
     if comm.rank == TARGET:
-        if sys.argv[2] == "before":
-            os.kill(os.getpid(), signal.SIGKILL)
-        elif sys.argv[2] == "leaving":
+        if sys.argv[2] == "leaving":
             return leave()
         time.sleep(600)
     survivors.Barrier()  # both have left the other one
-    if sys.argv[2] == "before":
-        wait_for_end(pids[TARGET])
-        time.sleep(0.3)
-    elif sys.argv[2] == "leaving":
+    if sys.argv[2] == "leaving":
         comm.Barrier()
     elif comm.rank == 0:
         stop(pids[TARGET])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""The operations of a window, and what each asks of its target: the rows of test_contracts.py.
+"""The operations of a window, and what each asks of its target: rows of tables of contracts.
 
 A name is the one that errors begin with; what stands behind a space tells forms of a call apart.
 """
@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+import rmaext
+
 
 class Operation(NamedTuple):
     call: Callable[..., Any]  # (window, value, rank, offset): about as many elements as in value
@@ -18,6 +20,17 @@ class Operation(NamedTuple):
     atomic: bool  # wants aligned elements, of a dtype that has updates
     single: bool = False  # is about one element
     index: bool = False  # its offset is an index of NumPy's: -1 is the last element
+
+
+def done(result: Any) -> Any:
+    """Return what it returns in the end."""
+    return result.wait() if isinstance(result, rmaext.Request) else result
+
+
+def carry_out(it: Operation, win: rmaext.Window, value: Any, rank: int) -> None:
+    """Do it at the beginning of a rank's memory, to the end."""
+    done(it.call(win, value, rank, 0))
+    win.flush(rank)
 
 
 def some(value: Any) -> Any:
