@@ -171,11 +171,13 @@ NARROW = [name for name in CALLS if name not in ("local_items",)]
 BROAD = [name for name in CALLS if not name.startswith("add")]
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("name", NARROW)
 def test_words(world, name):
     every(world, name, "i8", 10)
 
 
+@pytest.mark.pair
 @pytest.mark.parametrize("name", BROAD)
 def test_records(world, name):
     every(world, name, WIDE, 8)

@@ -390,6 +390,7 @@ def test_eight_threads(comm):
 # -- interruptions -------------------------------------------------------------------------
 
 
+@pytest.mark.pair
 def test_interrupted_at_any_bytecode(comm):
     """A publish is done or not, a read is whole, and nobody waits for a rank that was in one."""
     with Published(comm, 8, "i8", buffers=2) as state:

@@ -104,6 +104,7 @@ def others_go_on(world, stride):
         return places(scenario, stride)
 
 
+@pytest.mark.pair
 @pytest.mark.mpi(min_size=2)
 def test_others_do_not_wait(world):
     assert others_go_on(world, 31) > 10
@@ -116,6 +117,7 @@ def test_others_do_not_wait_wherever_it_is(world):
     assert others_go_on(world, 1) > 300
 
 
+@pytest.mark.pair
 def test_a_handler_that_puts(comm):
     """At any bytecode: it is done, or refused."""
     with TaskQueue(comm, "i8", 100) as queue:

@@ -153,8 +153,14 @@ def shooter(seed, does=shoot):
         signal.signal(signal.SIGALRM, before)
 
 
+# CI has them at nine sizes
+each_duration = pytest.mark.parametrize(
+    "seconds", [0.3, pytest.param(20.0, marks=pytest.mark.stress)]
+)
+
+
 @pytest.mark.parametrize("exclusive", [False, True])
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(20.0, marks=pytest.mark.stress)])
+@each_duration
 @pytest.mark.timeout(60)
 def test_a_signal_anywhere_in_a_lock(comm, exclusive, seconds):
     """Whatever it interrupts, no lock is lost: all can lock afterwards, and close."""
@@ -184,7 +190,7 @@ def test_a_signal_anywhere_in_a_lock(comm, exclusive, seconds):
 
 @pytest.mark.parametrize("joins", [False, True])
 @pytest.mark.parametrize("exclusive", [False, True])
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(20.0, marks=pytest.mark.stress)])
+@each_duration
 @pytest.mark.timeout(60)
 def test_a_handler_asks_for_the_lock_anywhere_in_a_lock(comm, exclusive, joins, seconds):
     """Of the two, one gets it, once; the other is refused, and does not wait for itself."""
@@ -220,7 +226,7 @@ def test_a_handler_asks_for_the_lock_anywhere_in_a_lock(comm, exclusive, joins, 
         win.fence()
 
 
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(20.0, marks=pytest.mark.stress)])
+@each_duration
 @pytest.mark.timeout(60)
 def test_a_signal_anywhere_in_an_epoch(comm, seconds):
     """The call that it interrupts says by SyncError, when it is repeated, that it was done."""
