@@ -113,6 +113,10 @@ SINGLES = {
     "fetch_op replace": lambda w, v, r, o: w.fetch_op(v, r, o, "replace"),
     "rfetch_op": lambda w, v, r, o: w.rfetch_op(v, r, o),
 }
+SINGLE_LOADS = {
+    "load one": lambda w, v, r, o: w.load(r, o),
+    "fetch_op no_op": lambda w, v, r, o: w.fetch_op(v, r, o, "no_op"),
+}
 OPERATIONS = {
     **{name: Operation(call, "r", False) for name, call in READS.items()},
     **{name: Operation(call, "r", True) for name, call in LOADS.items()},
@@ -120,9 +124,7 @@ OPERATIONS = {
     **{name: Operation(call, "w", True) for name, call in UPDATES.items()},
     **{name: Operation(call, "rw", True) for name, call in FETCHES.items()},
     **{name: Operation(call, "rw", True, single=True) for name, call in SINGLES.items()},
-    "fetch_op no_op": Operation(
-        lambda w, v, r, o: w.fetch_op(v, r, o, "no_op"), "r", True, single=True
-    ),
+    **{name: Operation(call, "r", True, single=True) for name, call in SINGLE_LOADS.items()},
 }
 KEYED = {
     "__getitem__": (lambda w, v, r, o: w[r, part(v, o)], "r", False),
