@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from ..errors import RmaError
+from ..errors import BoundsError, RmaError
 
 __all__ = ["behind", "named", "no_integer", "told", "told_as"]
 
@@ -96,7 +96,10 @@ def _tell(error: Exception, name: str, window: Any, method: Callable[..., Any]) 
     if isinstance(error, RmaError):
         text = str(error)
         found = _PREFIX.match(text)
-        if found and found[1] != name:  # a call that this one is made of
+        if type(error) is BoundsError and not error.call and not found:  # of an argument by itself
+            error.strerror, error.call = f"{name}: window {window._name}: {text}", name
+            error.args = (error.errno, error.strerror)
+        elif found and found[1] != name:  # a call that this one is made of
             error.strerror = name + text[found.end(1) :]
             error.args = (error.errno, error.strerror)
             error.call = name if error.call == found[1] else error.call

@@ -346,10 +346,12 @@ class ManyOperations(WindowCore[ScalarT]):
             return self._outside(call, at, rank, offset)
         return from_c(code, where)
 
-    def _where_of(self, call: str, at: Any, rank: int, offset: int) -> str:
-        """As `_where`, of one element of many; `at` is its index in the arguments."""
-        index = f", element [{', '.join(map(str, at))}]" if at else ""
-        return f"{call}: window {self._name}{index}, rank {rank}, offset {offset}, length 1"
+    def _where_of(
+        self, call: str, at: Any, rank: int, offset: int, length: int = 1, what: str = "element"
+    ) -> str:
+        """As `_where`, of one place of many; `at` is its index in the arguments."""
+        index = f", {what} [{', '.join(map(str, at))}]" if at else ""
+        return f"{call}: window {self._name}{index}, rank {rank}, offset {offset}, length {length}"
 
     def _is_outside(self, rank: int, offset: int) -> bool:
         return not 0 <= rank < len(self._sizes) or not 0 <= offset < self._sizes[rank]

@@ -230,7 +230,7 @@ class ManyRequests(RangeOperations[ScalarT]):
         elif out.shape != shape:
             raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
         flat = [np.broadcast_to(array, shape).reshape(-1) for array in arguments]
-        places = Places(flat[0], flat[1], None, flat[0].size, flat[0].size)
+        places = Places(flat[0], flat[1], None, shape, flat[0].size)
         request = self._begin_at(call, type_, places, flat[2] if flat[2:] else None, out)
         near = ~np.broadcast_to(far, shape).reshape(-1)
         if call.kind == lib.RMAEXT_UPDATE and near.any():  # C has checked them

@@ -36,8 +36,13 @@ class Places(NamedTuple):
     ranks: Array
     offsets: Array
     counts: Array | None  # None: one element each
-    number: int
+    shape: Shape  # in which the program gave them
     elements: int
+
+    @property
+    def number(self) -> int:
+        """How many places there are."""
+        return math.prod(self.shape)
 
     def broadcast(self) -> list[Array]:
         """Return ranks, offsets and counts, each of the whole length."""
@@ -198,8 +203,8 @@ class RangeOperations(ManyOperations[ScalarT]):
         shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
         number = math.prod(shape)
         ranks, offsets, counts = _flat(ranks, shape), _flat(offsets, shape), _flat(counts, shape)
-        elements = int(counts.sum() if counts.ndim else counts * number)
-        places = Places(ranks, offsets, counts, number, elements)
+        elements = int(counts.sum() if counts.ndim else counts * math.prod(shape))
+        places = Places(ranks, offsets, counts, shape, elements)
         if elements < 0 or elements > _LARGE:
             self._check_ranges(call, places)  # before an array for them is made
         return places
@@ -222,9 +227,9 @@ class RangeOperations(ManyOperations[ScalarT]):
     def _range(self, call: str, places: Places, i: int) -> str:
         """Return the words with which an error of a range begins."""
         rank, offset, count = (int(array[i]) for array in places.broadcast())
+        at = np.unravel_index(i, places.shape) if places.shape else ()
         what = "element" if places.counts is None else "range"
-        where = f"{call}: window {self._name}, {what} [{i}]"
-        return f"{where}: rank {rank}, offset {offset}, length {count}"
+        return self._where_of(call, at, rank, offset, count, what)
 
     def _range_error(self, call: str, code: int, bad: int, places: Places) -> Exception:
         if code == -errno.ERANGE:

@@ -133,11 +133,11 @@ def test_ranges_of_other_dtypes(comm, dtype):
 @pytest.mark.parametrize(
     ("places", "words"),
     [
-        (([0, -1], 0, 1), r"range \[1\]: rank -1, offset 0, length 1: there are ranks 0 to"),
-        (("size", 0, 1), r"range \[0\]: rank \d, offset 0, length 1: there are ranks 0 to"),
-        ((0, [0, SIZE - 1], 2), rf"range \[1\]: .* outside the {SIZE} elements there"),
-        ((0, [5, -1], 2), r"range \[1\]: rank 0, offset -1, length 2: outside"),
-        ((0, 0, [3, -1]), r"range \[1\]: rank 0, offset 0, length -1: outside"),
+        (([0, -1], 0, 1), r"range \[1\], rank -1, offset 0, length 1: there are ranks 0 to"),
+        (("size", 0, 1), r"window \d+, rank \d, offset 0, length 1: there are ranks 0 to"),
+        ((0, [0, SIZE - 1], 2), rf"range \[1\], .* outside the {SIZE} elements there"),
+        ((0, [5, -1], 2), r"range \[1\], rank 0, offset -1, length 2: outside"),
+        ((0, 0, [3, -1]), r"range \[1\], rank 0, offset 0, length -1: outside"),
         ((0, 2**62, 2**62), "outside"),
         ((0, 0, [2**62, 2**62, 2**62, 2**62]), "outside"),
         ((0, 0, 10**12), "outside"),
