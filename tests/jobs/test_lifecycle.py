@@ -6,8 +6,10 @@ Each test starts processes of its own: what matters is how they end.
 
 from __future__ import annotations
 
+import ast
 import os
 import re
+import shutil
 import textwrap
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import launch
 import pytest
 from support import jobs
 from support.jobs import clean
-from support.libraries import SYSTEM
+from support.libraries import SYSTEM, WHEEL
 
 FABRIC = {"RMAEXT_ROUTE": "fabric"}
 SYSTEMS = {"RMAEXT_LIBFABRIC": SYSTEM}
@@ -36,6 +38,9 @@ def every_use(win):
     ]
 """
 )
+
+
+USED = "win = window()\nexercise(win)\nprint('end', flush=True)\n"
 
 
 def start(size, body, env=None, timeout=40):
@@ -105,8 +110,7 @@ TOGETHER = ["forgotten, unflushed", "Finalize in with", "thread in get"]
 
 def leave(name, size, env):
     body, status, words = EXITS[name]
-    code = "win = window()\nexercise(win)\nprint('end', flush=True)\n" + textwrap.dedent(body)
-    done = start(size, code, env)
+    done = start(size, USED + textwrap.dedent(body), env)
     if size and status:  # the launchers have opinions and words of their own
         assert done.returncode, done.stdout + done.stderr
     else:
@@ -144,6 +148,58 @@ def test_exit_with_a_libfabric_of_our_own():
 @pytest.mark.parametrize("name", EXITS)
 def test_every_exit(name, library, size, env):
     leave(name, size, env | library)
+
+
+# Forks a process for each exit, which loads MPI, rmaext and libfabric by itself; prints how
+# often each status and output was seen, numbers apart.
+REPEATED = """
+import os, re, signal, sys, tempfile
+from collections import Counter
+import numpy
+
+seen = Counter()
+with tempfile.TemporaryFile() as told:
+    for _ in range(1000):
+        pid = os.fork()
+        if not pid:
+            signal.alarm(100)
+            os.dup2(told.fileno(), 1)
+            os.dup2(told.fileno(), 2)
+            break
+        _, status = os.waitpid(pid, 0)
+        told.seek(0)
+        text = re.sub(r"\\d+", "N", told.read().decode(errors="replace"))
+        seen[os.waitstatus_to_exitcode(status), text] += 1
+        told.seek(0)
+        told.truncate()
+if pid:
+    print(dict(seen))
+    sys.exit()
+"""
+ABRUPT = {
+    "os._exit": ("os._exit(7)", 7, ""),
+    "Abort": ("MPI.COMM_WORLD.Abort(9)", 9, "bort"),
+}
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(7300)
+@pytest.mark.parametrize("kind", ["close", "forgotten", "sys.exit", "exception", *ABRUPT])
+@pytest.mark.parametrize("library", ["preferred", "private", "system"])
+def test_a_thousand_exits(library, kind, tmp_path):
+    """A copy of libfabric 2.5 beside MPI's once ended in a double free, one time in many."""
+    body, status, words = (EXITS | ABRUPT)[kind]
+    path = {"preferred": "", "private": WHEEL, "system": SYSTEM}[library]
+    if library == "private" and path:
+        path = shutil.copy(path, tmp_path)
+    if path and not Path(path).exists():
+        pytest.skip(f"there is no {path}")
+    code = REPEATED + PRELUDE + USED + textwrap.dedent(body)
+    done = launch.run_python(code, timeout=7200, env=FABRIC | {"RMAEXT_LIBFABRIC": path})
+    seen = ast.literal_eval(done.stdout)
+    assert list(seen.values()) == [1000], seen
+    ((code, text),) = seen
+    assert code == status and (words in text if words else text == "end\n"), seen
 
 
 @pytest.mark.matrix
