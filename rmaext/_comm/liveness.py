@@ -48,14 +48,15 @@ class Waits:
         be waited for again, also if it has ended by then. `told` are the ranks that a report of a
         long wait names, unless `where` does.
         """
+        code = lib.RMAEXT_PENDING
         with Patience() as patience:
             while True:
+                if code != lib.RMAEXT_PENDING:
+                    break
                 for rank in ranks():
                     self.check(rank, where)
                 patience.look(where, told)
                 code = op.wait(lib.RMAEXT_SLICE)
-                if code != lib.RMAEXT_PENDING:
-                    break
         return code
 
 
