@@ -152,3 +152,13 @@ def test_what_the_program_raises_stays_as_it_is(comm):
         assert refused(TypeError, lambda: win.rput(1.0)).startswith("Window.rput()")
         assert refused(TypeError, lambda: win.put(1.0)).startswith("Window.put() missing")
         win.fence()
+
+
+def test_a_rank_of_the_world_in_a_smaller_communicator(world):
+    hint = ", which is a rank of MPI.COMM_WORLD, not of the window's communicator"
+    with guarded(world.Split(world.rank), SIZE) as win:
+        for call in CALLS.values():
+            assert refused(rmaext.BoundsError, lambda call=call: call(win, 1.0, 1, 0)).endswith(
+                hint
+            )
+            assert hint not in refused(rmaext.BoundsError, lambda call=call: call(win, 1.0, 99, 0))
