@@ -437,8 +437,10 @@ def test_each_wait_of_a_container(hung):
 
 # What each call of `calls` in hung.py waits in; those of the second group by network only.
 CREATES, FENCES = "in creation of window 2", r"in fence #\d+ of window \d"
-CALLS = dict.fromkeys(("Window", "allocate", "Dict", "TaskQueue", "Published", "Store"), CREATES)
-CALLS |= dict.fromkeys(("fence", "Dict.len", "Dict.items", "Dict.clear"), FENCES)
+MADE = "Window allocate Dict TaskQueue Published Store Array Channel counter NodeArray"
+CALLS = dict.fromkeys(MADE.split(), CREATES)
+COLLECTIVE = "fence Dict.len Dict.items Dict.clear Array.fence Array.sum"
+CALLS |= dict.fromkeys(COLLECTIVE.split(), FENCES)
 CALLS |= {
     "lock": "for the lock of rank 1 of window 1",
     "lock_all": "for the shared lock of rank 1 of window 1",
@@ -451,6 +453,9 @@ CALLS |= {
     "wait": "in an epoch of window 1",
     "close": "in close #2 of window 1",
     "dynamic": "in creation of dynamic window 2",
+    "Array.exchange": "(in wait_notify, slot 0, count 1, of|for requests to rank 1 of) window 4",
+    "Channel.send": "in Channel.send",
+    "Channel.receive": "in Channel.receive",
 }
 BY_NETWORK = dict.fromkeys(("get", "get_many", "index"), "in a get from rank 1 of window 1")
 for calls, words in {

@@ -230,10 +230,21 @@ def containers():
 
 def calls():
     """Rank 1 is stopped; rank 0 waits for it in each call that can, in a thread and window each."""
-    from rmaext.containers import Dict, Published, Store, TaskQueue
+    from rmaext.containers import (
+        Array,
+        Channel,
+        Dict,
+        NodeArray,
+        Published,
+        Store,
+        TaskQueue,
+        counter,
+    )
 
     one, network = np.ones(1), win.route(1) != "direct"
     tables = {name: Dict(world.Dup(), "i8", "i8", 10) for name in ("len", "items", "clear")}
+    fields = {name: Array(world.Dup(), (6, 6), ghosts=1) for name in ("fence", "exchange", "sum")}
+    full, empty = (Channel(world.Dup(), "i8", 3) for _ in range(2))
     waits = {
         "lock": lambda w: w.lock(1),  # in lock
         "lock_all": lambda w: w.lock_all(),  # in lock_all
@@ -253,9 +264,18 @@ def calls():
         "TaskQueue": lambda w: TaskQueue(w.comm, "i8", 10),  # in TaskQueue
         "Published": lambda w: Published(w.comm, 3),  # in Published
         "Store": lambda w: Store(w.comm, one),  # in Store
+        "Array": lambda w: Array(w.comm, (6, 6)),  # in Array
+        "Channel": lambda w: Channel(w.comm, "i8", 3),  # in Channel
+        "counter": lambda w: counter(w.comm, 9),  # in counter
+        "NodeArray": lambda w: NodeArray(w.comm, 3, fill=id),  # in NodeArray
         "Dict.len": lambda w: len(tables["len"]),  # in Dict.len
         "Dict.items": lambda w: list(tables["items"].items()),  # in Dict.items
         "Dict.clear": lambda w: tables["clear"].clear(),  # in Dict.clear
+        "Array.fence": lambda w: fields["fence"].fence(),  # in Array.fence
+        "Array.exchange": lambda w: fields["exchange"].exchange(),  # in Array.exchange
+        "Array.sum": lambda w: fields["sum"].sum(),  # in Array.sum
+        "Channel.send": lambda w: full.send(np.arange(99), 1),  # in Channel.send
+        "Channel.receive": lambda w: empty.receive(),  # in Channel.receive
     }
     by_network = {  # where there is no memory to do it by
         "flush": lambda w: w.flush(1),  # in flush
