@@ -15,7 +15,7 @@ from support.guarded import guarded, neighbour, same
 
 import rmaext
 
-THREADS = 4
+THREADS = 8
 
 
 @pytest.fixture(autouse=True)
