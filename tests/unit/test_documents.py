@@ -68,7 +68,7 @@ def passed(request, tmp_path_factory):
     That job ends with the first that fails; it and those behind it then have one of their own.
     """
     folder = tmp_path_factory.mktemp("programs")
-    wanted = [it.callspec.id for it in request.session.items if it.originalname == "test_program"]
+    wanted = [it.callspec.id for it in request.session.items if it.function is test_program]
     if len(wanted) == 1:
         return set()
     (folder / "programs").write_text(json.dumps({name: PROGRAMS[name] for name in wanted}))
