@@ -75,6 +75,10 @@ class Win(cmethods.Win):
     them; docs/guides/drop-in.md has what differs. No operation waits for its target
     to call MPI.
 
+    Threads: any number of them may call operations at once. An epoch or a lock is the
+    process's, as in MPI: all may use it, and one of them ends it. Of collective calls a
+    communicator takes one at a time; another thread's is MPI.ERR_OTHER.
+
     Examples
     --------
     >>> other = rmaext.compat.Win.Allocate(16, comm=MPI.COMM_SELF)
