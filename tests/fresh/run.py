@@ -74,8 +74,8 @@ RUN_PROGRAM = (
 NEWER = (
     "make -j4 develop && make test-2 "
     "ARGS='tests/ops/test_put_get.py tests/ops/test_atomic.py tests/native/test_c_methods.py' && "
-    "make test-serial ARGS='tests/unit/test_try_blocks.py tests/ops/test_values.py "
-    "tests/containers/test_taskqueue_interrupted.py'"
+    "make test-serial ARGS='tests/unit tests/native tests/ops "
+    f"tests/containers/test_taskqueue_interrupted.py' && {RUN_PROGRAM}"
 )
 
 CASES = [
@@ -123,11 +123,11 @@ CASES = [
     *both("trixie", base="trixie", before=MAKE),
     *both("forky", base="forky", before=MAKE),
     *(
-        Case(f"{release}-test", MAKE + NEWER, base=release, limit=1200)
+        Case(f"{release}-test", MAKE + NEWER, base=release, limit=2400)
         for release in ("trixie", "forky")
     ),
     # A Python newer than Debian's own.
-    Case("forky-python3.15", MAKE + PYTHON_315 + NEWER, base="forky", limit=1200),
+    Case("forky-python3.15", MAKE + PYTHON_315 + NEWER, base="forky", limit=2400),
     Case("test-mpich", "make test", limit=5400),
     Case("test-openmpi", "make test MPI=openmpi", limit=5400),
 ]
