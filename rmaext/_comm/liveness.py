@@ -48,7 +48,7 @@ class Waits:
         be waited for again, also if it has ended by then. `told` are the ranks that a report of a
         long wait names, unless `where` does.
         """
-        code = lib.RMAEXT_PENDING
+        code: int = lib.RMAEXT_PENDING
         with Patience() as patience:
             while True:
                 if code != lib.RMAEXT_PENDING:
