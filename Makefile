@@ -26,8 +26,9 @@ C_TESTS = $(wildcard tests/c/*/*.c)
 WORLDS = am/world shm/locks xfer/meetings
 DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
+UCX_STUB = tests/ucx/stub.c tests/ucx/worker.c
 C_FORMATTED = $(SOURCES) $(HEADERS) $(PYTHON_C) $(C_TESTS) \
-	$(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/fuzz/*.c docs/contributing/libfabric/*.[ch] benchmarks/containers/*.c)
+	$(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/ucx/*.[ch] tests/fuzz/*.c docs/contributing/libfabric/*.[ch] benchmarks/containers/*.c)
 PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
@@ -275,11 +276,18 @@ $(C_TESTS:tests/c/%.c=build/tsan/%): build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.
 	$(CC) $(C_FLAGS) -Itests/c $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 # A libfabric provider for tests only: tests/provider/demand/demand.h says what it does.
-provider: build/provider/demand-fi.so build/provider/selftest
+provider: build/provider/demand-fi.so build/provider/selftest build/provider/ucx-stub.so
 
 build/provider/demand-fi.so: $(DEMAND) tests/provider/demand/demand.h csrc/net/libfabric/quirks.h | $(VENV)/.runs
 	@mkdir -p $(@D)
 	$(CC) $(C_FLAGS) -g -O2 -shared -fPIC $(DEMAND) -o $@.new -pthread -ldl
+	mv $@.new $@ # others may have it mapped
+
+# A libucp for tests only: tests/ucx/stub.h says what it does.
+build/provider/ucx-stub.so: $(UCX_STUB) tests/ucx/stub.h csrc/net/ucx/abi.h | $(VENV)/.runs
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -Wall -Wextra -Wpedantic -Icsrc -g -O2 -shared -fPIC -Wl,-Bsymbolic \
+		$(UCX_STUB) -o $@.new -pthread
 	mv $@.new $@ # others may have it mapped
 
 build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/net/libfabric/quirks.h | $(VENV)/.runs

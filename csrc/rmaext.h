@@ -152,6 +152,15 @@ struct rmaext_fabric_options {
 	const uint8_t *secret; /* RMAEXT_SECRET bytes that sign; NULL: none */
 };
 
+/* What a network demands of registrations, see fi_mr(3); and of ranks' keys. */
+enum {
+	RMAEXT_MR_LOCAL = 1 << 2,
+	RMAEXT_MR_RAW = 1 << 3,
+	RMAEXT_MR_VIRT_ADDR = 1 << 4,
+	RMAEXT_MR_ALLOCATED = 1 << 5,
+	RMAEXT_MR_PROV_KEY = 1 << 6,
+};
+
 struct rmaext_fabric_info {
 	char provider[64];
 	char domain[64];
@@ -590,6 +599,12 @@ enum {
 int rmaext_library_open(const char *path, int flags, rmaext_library **lib_p);
 uint32_t rmaext_library_version(const rmaext_library *lib);
 void rmaext_library_close(rmaext_library *lib);
+/*
+ * Opens the UCX whose libucp is at that path; it stays open. `any`: it may use
+ * transports that do no RDMA, for tests of rmaext. version writes its number.
+ */
+int rmaext_ucx_open(const char *path, int any, rmaext_library **lib_p);
+void rmaext_ucx_version(const rmaext_library *lib, char version[16]);
 
 /*
  * Writes a line "provider \t domain \t interface \t address \t prefix length"

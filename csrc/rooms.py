@@ -18,14 +18,15 @@ from pathlib import Path
 # The lowest first.
 ROOMS = [
     *("base", "record", "dtype", "shm", "admission", "net", "win", "exec", "xfer", "am"),
-    *("net/libfabric", "api", "python", "python/compat"),
+    *("net/libfabric", "net/ucx", "api", "python", "python/compat"),
 ]
 # Names of a transport's library, by the one room that may have them. Error numbers are all
 # transports'.
 LIBRARIES = {
     "net/libfabric": re.compile(
         r"\b(?:fi|fid)_(?!errno\b)\w+|\bFI_(?!E[A-Z0-9]+\b)\w+|<rdma/(?!fi_errno\b)"
-    )
+    ),
+    "net/ucx": re.compile(r"\b(?:uc[mpst]_|UC[MPST]_)\w+"),
 }
 # What a seed could not say; the files that have it, and why.
 CHANCE = re.compile(

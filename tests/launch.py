@@ -11,9 +11,9 @@ Size 0 stands for the serial tests. A size may name the route that windows take:
 "2:direct" (arena memory), "2:fabric", "2:mixed" (arena memory, on two pretend
 nodes); by itself most take the route cma. "2:demand-verbs" is the route fabric
 over the demanding provider (tests/support/demanding.py), which must have nothing to
-complain of at the end. The status is 0 only if every run passed
-and executed at least one test. With --marks or pytest arguments of your own
-(a file, -k ...) a run may be empty, but not all of them.
+complain of at the end; "2:ucx" is that route over a UCX of the tests (tests/ucx/stub.h).
+The status is 0 only if every run passed and executed at least one test. With --marks or
+pytest arguments of your own (a file, -k ...) a run may be empty, but not all of them.
 
 Tests use `mpirun` and `run_python`, which conftest.py also offers as fixtures.
 """
@@ -239,6 +239,9 @@ def _run(
 def _run_tests(command: Sequence[str], size: int, route: str, limit: float) -> int | None:
     """Run tests at one size over one route. Returns as `supervise`."""
     changes = {"RMAEXT_TEST_ROUTE": route}
+    if route == "ucx":
+        stub = str(demanding.FOLDER / "ucx-stub.so")
+        changes = {"RMAEXT_TEST_ROUTE": "fabric", "RMAEXT_TRANSPORT": "ucx", "RMAEXT_UCX": stub}
     if not route.startswith("demand-"):
         return supervise(command, environment(changes), limit)
     with tempfile.TemporaryDirectory() as folder:

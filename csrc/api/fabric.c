@@ -5,12 +5,11 @@
  * operations (xfer/), messages (am/).
  */
 #include "api/api.h"
-#include "net/libfabric/libfabric.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-static struct rmaext_fabric *fabric_new(void)
+static struct rmaext_fabric *fabric_new(const struct rmx_library *library)
 {
 	struct rmaext_fabric *f = calloc(1, sizeof(*f));
 
@@ -24,7 +23,7 @@ static struct rmaext_fabric *fabric_new(void)
 		free(f);
 		return NULL;
 	}
-	f->transport = &rmx_libfabric;
+	f->transport = library->transport;
 	f->hooks = &rmx_am_hooks;
 	f->progress.cq_fd = f->progress.wake_fd = -1;
 	pthread_mutex_init(&f->lock, NULL);
@@ -67,6 +66,8 @@ int rmaext_fabric_open(rmaext_library *lib,
 		       const struct rmaext_fabric_options *options,
 		       rmaext_fabric **fabric_p)
 {
+	/* whatever its transport, it begins so */
+	const struct rmx_library *library = (const void *)lib;
 	struct rmx_signals *signals;
 	struct rmaext_fabric *f;
 	int ret;
@@ -75,7 +76,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 	signals = rmx_signals_hold();
 	if (!signals)
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "signals");
-	f = fabric_new();
+	f = fabric_new(library);
 	if (!f) {
 		rmx_signals_give_back(signals, NULL);
 		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "calloc", "fabric");
@@ -87,7 +88,7 @@ int rmaext_fabric_open(rmaext_library *lib,
 		rmaext_fabric_close(&f);
 	else
 		*fabric_p = f;
-	rmx_signals_give_back(signals, RMX_ADDRESS(lib->getinfo));
+	rmx_signals_give_back(signals, library->code);
 	return ret;
 }
 

@@ -2,7 +2,7 @@
 /*
  * What any network is to this library: the table of its functions, with what
  * each must do, and the limits of an endpoint that is open. Rooms above see
- * nothing else of it; net/libfabric/ fills the table.
+ * nothing else of it; net/libfabric/ and net/ucx/ fill the table.
  *
  * Codes are 0 or -fi_errno, also of a network that has other numbers. A code
  * comes without an error record unless its function says that there is one.
@@ -59,6 +59,13 @@ struct rmx_remote {
 	uint64_t peer;	/* as `add` gave it */
 	uint64_t place; /* byte of the region, or address, see limits */
 	uint64_t key;
+};
+
+/* What a transport's library, once it is opened, begins with. */
+struct rmx_library {
+	const struct rmx_transport *transport;
+	const void
+		*code; /* an address in it: such handlers of signals are its */
 };
 
 /* What an endpoint is like; `open` fills it. */
@@ -184,7 +191,10 @@ struct rmx_transport {
 	 */
 	int (*key)(struct rmaext_fabric *f, const struct rmx_region *region,
 		   uint64_t *base, void *buf, size_t *len);
-	/* Make of a raw key the eight bytes that reads and writes take. */
+	/*
+	 * Make of a raw key, of one peer, the eight bytes that reads and writes
+	 * take. What was mapped is unmapped before the endpoint closes.
+	 */
 	int (*key_map)(struct rmaext_fabric *f, uint64_t base, uint8_t *raw,
 		       size_t len, uint64_t *key_p);
 	void (*key_unmap)(struct rmaext_fabric *f, uint64_t key);

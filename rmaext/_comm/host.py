@@ -93,12 +93,13 @@ class Hello(NamedTuple):
     board: list[int]  # rank 0's for the team; likewise
     secret: str  # rank 0's seeds the keys
     forced: bool  # RMAEXT_ROUTE=fabric
+    transport: str  # RMAEXT_TRANSPORT
     wanted: str  # RMAEXT_PROVIDER
     filtered: str  # FI_PROVIDER, which restricts what libfabric offers
     mr_basic: bool  # RMAEXT_MR_MODE=basic
     signature: str  # digest of what RMAEXT_SECRET names
     progress: bool  # RMAEXT_PROGRESS
-    version: str  # of libfabric
+    version: str  # of libfabric, or UCX
     cpus: int
     candidates: list[Candidate]  # in libfabric's order
     opened: dict[str, Candidate]  # scope -> what this process has open
@@ -123,6 +124,7 @@ class Hello(NamedTuple):
             beacon=beacon,
             secret=os.urandom(16).hex(),
             forced=config.route == "fabric",
+            transport=config.transport,
             wanted=config.provider,
             filtered=os.environ.get("FI_PROVIDER", ""),
             mr_basic=config.mr_basic,
@@ -144,8 +146,8 @@ class Hello(NamedTuple):
 
     def offer(self) -> tuple[Any, ...]:
         """Return what the choice of endpoints depends on, which the ranks of a node share."""
-        where = self.net, self.node, self.wanted, self.filtered, self.mr_basic, self.version
-        return self.signature, *where, *self.candidates, *sorted(self.opened.items())
+        where = self.net, self.node, self.transport, self.wanted, self.filtered, self.mr_basic
+        return self.signature, self.version, *where, *self.candidates, *sorted(self.opened.items())
 
     @classmethod
     def parse(cls, payload: bytes) -> Hello:

@@ -14,7 +14,8 @@ import numpy as np
 from mpi4py import MPI
 
 from .._fabric.endpoint import CONTROL_BYTES, Endpoint
-from .._fabric.library import Candidate, open_library
+from .._fabric.library import Candidate
+from .._fabric.transport import open_transport
 from .._memory.arrays import move_call
 from .._native._lib import ffi, lib
 from .._native.cmethods import Owner
@@ -41,13 +42,15 @@ def offers(config: Config) -> dict[str, Any]:
     """Return what this process could open, for its `Hello`."""
     import ipaddress  # noqa: F401 - here, where all fail if one does; others' offers need it
 
-    library = open_library(config.library, config.provider)
+    library = open_transport(config)
     found = library.candidates(config.provider, config.mr_basic)
     # what there is instead, for the error message
     found = found or library.candidates("", config.mr_basic)
     # only what may be chosen: a host can have hundreds of addresses
     likely = (
-        {config.provider} if config.provider else {*PROVIDERS, os.environ.get("FI_PROVIDER", "")}
+        {config.provider}
+        if config.provider
+        else {*PROVIDERS, config.transport, os.environ.get("FI_PROVIDER", "")}
     )
     found = [c for c in found if c.provider in likely and usable(c)] or found[:100]
     opened = {}
@@ -81,10 +84,11 @@ class Network:
         chosen = choose(hellos, scope)[group.rank]
         others = [rank for rank, it in enumerate(hellos) if it.version != hellos[0].version]
         if others and not group.rank:
-            text = "rank 0 has libfabric %s, but %s another, such as %s: let RMAEXT_LIBFABRIC name "
-            text += "the same one everywhere, if anything is strange"
-            version = hellos[others[0]].version
-            log.warning(text, hellos[0].version, numbers(others), version)
+            text = "rank 0 has %s %s, but %s another, such as %s: let RMAEXT_%s name the same one "
+            text += "everywhere, if anything is strange"
+            first, other = hellos[0], hellos[others[0]].version
+            what = first.transport, first.version, numbers(others), other, first.transport.upper()
+            log.warning(text, *what)
         where = f"{chosen.iface or chosen.domain} {chosen.address}".strip()
         log.info("endpoint for one %s: provider %s, %s", scope, chosen.provider, where)
         self._connect(scope, chosen, config)

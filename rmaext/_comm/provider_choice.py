@@ -62,6 +62,11 @@ def wanted_interface(candidates: Sequence[Candidate], iface: str) -> list[Candid
 
 def _order(hellos: Sequence[Hello]) -> list[str]:
     """Return the providers that all ranks have, best first."""
+    first = hellos[0].transport
+    odd = [rank for rank, hello in enumerate(hellos) if hello.transport != first]
+    if odd:
+        text = f"RMAEXT_TRANSPORT={hellos[odd[0]].transport}, rank 0 has {first}: all ranks need "
+        raise blame(odd, NoProviderError, text + "the same one")
     names = [list(dict.fromkeys(c.provider for c in h.candidates)) for h in hellos]
     common = set(names[0]).intersection(*names[1:])
     wanted = hellos[0].wanted
@@ -75,6 +80,8 @@ def _order(hellos: Sequence[Hello]) -> list[str]:
     odd = [rank for rank, hello in enumerate(hellos) if hello.signature != hellos[0].signature]
     if odd:
         raise blame(odd, ValueError, "RMAEXT_SECRET names another secret than that of rank 0")
+    if first == "ucx":
+        return [first]
     if wanted:
         return [wanted] if wanted in common else []
     order = [name for name in preferred(hello.version for hello in hellos) if name in common]

@@ -26,13 +26,14 @@ from .._runtime.config import Config
 from .._runtime.failures import check, from_c
 from ..errors import ClosedError, NoProviderError
 from .fabric import Fabric
-from .library import Candidate, mr_mode_text, open_library
+from .library import Candidate, mr_mode_text
 from .registration import KINDS, PLAIN, Registration
+from .transport import open_transport
 
 __all__ = ["Endpoint"]
 
 _COUNTS = [name for name, _ in ffi.typeof("struct rmaext_stats").fields]
-_LOCAL, _RAW = 1 << 2, 1 << 3
+_LOCAL, _RAW = lib.RMAEXT_MR_LOCAL, lib.RMAEXT_MR_RAW
 CONTROL_BYTES = 64
 CLIENTS = 1024  # of other jobs that an endpoint answers at a time, see csrc/am/client.c
 _KEYS_TRIED = 257  # of one-byte keys, all
@@ -51,8 +52,10 @@ class Endpoint(cmethods.Endpoint):
     ----------
     provider, domain, address : str
         As libfabric names them; the address is the endpoint's own.
+    transport : str
+        "libfabric" or "ucx".
     version : str
-        Of the libfabric that was opened, e.g. "1.17".
+        Of the library that was opened, e.g. "1.17".
     library : str
         Its path.
     key_size : int
@@ -75,8 +78,8 @@ class Endpoint(cmethods.Endpoint):
     def __init__(
         self, scope: str, chosen: Candidate, config: Config, spin: float, processes: int
     ) -> None:
-        library = open_library(config.library, config.provider)
-        self.candidate = chosen
+        library = open_transport(config)
+        self.candidate, self.transport = chosen, config.transport
         options = ffi.new("struct rmaext_fabric_options *")
         texts = {
             "provider": chosen.provider,

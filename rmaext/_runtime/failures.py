@@ -121,11 +121,18 @@ _NAMED: dict[str, type[Exception]] = {
 _OURS = (errno.ERANGE, errno.EACCES, errno.EFAULT, errno.ENOENT, errno.ENODATA)
 
 
+# Calls whose errors are those of operations on their way.
+_IN_FLIGHT = (
+    *("fi_cq_readerr", "ucp_put_nbx", "ucp_get_nbx", "ucp_am_send_nbx"),
+    *("post", "process_vm_writev", "process_vm_readv", "mmap"),
+)
+
+
 def _class_of(number: int, call: str) -> type[RmaError]:
-    in_flight = call in ("fi_cq_readerr", "post", "process_vm_writev", "process_vm_readv", "mmap")
+    in_flight = call in _IN_FLIGHT
     if in_flight and number in _OURS:
         return RmaError
-    if number in _LOST and call.startswith("fi_") and not in_flight:
+    if number in _LOST and call.startswith(("fi_", "ucp_")) and not in_flight:
         return RmaError  # a call that fails at once: there was no connection to lose
     return _CLASSES.get(number, RmaError)
 
@@ -162,7 +169,7 @@ def from_c(code: int, where: str = "") -> Exception:
     if code == -errno.ENOMEM:
         return MemoryError(f"{where or call}: {detail}")
     message = f"{where}: {detail}" if where else f"{call}: {detail}"
-    if call.startswith("fi_") and where:
+    if call.startswith(("fi_", "ucp_")) and where:
         message += f" ({call})"
     cls = _class_of(-code, call)
     if issubclass(cls, (RmaTimeout, PeerLostError)):

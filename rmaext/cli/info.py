@@ -142,8 +142,9 @@ def _mpi() -> dict[str, str]:
 
 
 def library_in_use() -> dict[str, Any]:
-    """Open the libfabric that a program would; in a child."""
+    """Open the library that a program would; in a child."""
     from .._fabric import library
+    from .._fabric.transport import open_transport
     from .._runtime.config import Config
 
     config = Config.read()
@@ -154,7 +155,7 @@ def library_in_use() -> dict[str, Any]:
         answer["mpi_error"] = str(exc)
     try:
         places = list(library.places())
-        opened = library.open_library(config.library, config.provider)
+        opened = open_transport(config)
         # the one that windows are to take may answer only to its name
         names = dict.fromkeys(("", config.provider))
         found = [c for name in names for c in opened.candidates(name, config.mr_basic)]
@@ -199,11 +200,11 @@ def _provider(name: str, library: dict[str, Any]) -> dict[str, Any]:
 
 
 def _survey(name: str) -> dict[str, Any]:
-    from .._fabric.library import open_library
+    from .._fabric.transport import open_transport
     from .._runtime.config import Config
 
     config = Config.read()
-    return open_library(config.library, config.provider).survey(name, config.mr_basic)
+    return open_transport(config).survey(name, config.mr_basic)
 
 
 # -- the machine -------------------------------------------------------------------

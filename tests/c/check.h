@@ -212,6 +212,11 @@ static inline int run_one(const struct test *t, const char *path)
 		provider = t->provider;
 	else if (chosen && *chosen)
 		provider = chosen;
+	if (strstr(path, "ucx")) {
+		OK(rmaext_ucx_open(path, 0, &library));
+		t->run();
+		return 0;
+	}
 	OK(rmaext_library_open(path, 0, &library));
 	t->run();
 	rmaext_library_close(library);

@@ -93,6 +93,8 @@ def test_requests_own_temporaries(world, rounds):
     with guarded(world, (8, 200), "i8") as win:
         flat = win.local.reshape(-1)
         for i in range(rounds):
+            if i % 8 == 0:
+                win.flush(right)  # two puts to one place have no order otherwise
             win.rput(np.full(200, i), right, 200 * (i % 8))
             if i % 50 == 0:
                 gc.collect()

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The transport over libfabric: library.c opens a copy of it, endpoint.c an
- * endpoint; traffic.c hands over calls and reads completions; region.c
- * registers memory, and key.c has its keys. provider_info.c and candidates.c
- * say what there is. quirks.h has all that depends on a version or a provider.
+ * The transport over libfabric: open.c opens a copy of it, which library.c has;
+ * endpoint.c an endpoint; traffic.c hands over calls and reads completions;
+ * region.c registers memory, and key.c has its keys. provider_info.c and
+ * candidates.c say what there is. quirks.h has all that depends on a version or
+ * a provider.
  */
 #ifndef RMAEXT_LIBFABRIC_H
 #define RMAEXT_LIBFABRIC_H
@@ -21,6 +22,7 @@
 
 /* libfabric's functions that are not inline, taken from one opened copy. */
 struct rmaext_library {
+	struct rmx_library head;
 	void *handle;
 	__typeof__(fi_getinfo) *getinfo;
 	__typeof__(fi_freeinfo) *freeinfo;
