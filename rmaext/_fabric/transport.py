@@ -15,7 +15,7 @@ from .._runtime.config import Config
 from .._runtime.failures import check
 from .._runtime.log import log
 from ..errors import LibraryError
-from .library import Candidate, Library, loaded, open_library, system
+from .library import Candidate, Library, loaded, mr_mode_text, open_library, system
 
 __all__ = ["Ucx", "open_transport"]
 
@@ -45,8 +45,21 @@ class Ucx:
         return [Candidate("ucx", ",".join(devices), "", "", 0)]
 
     def survey(self, provider: str, mr_basic: bool) -> dict[str, Any]:
-        """Return what is said of it: nothing more."""
-        return {}
+        """Return what an endpoint is like, which is opened for that."""
+        options = ffi.new("struct rmaext_fabric_options *")
+        name = options.provider = ffi.new("char[]", b"ucx")
+        fabric = ffi.new("rmaext_fabric **")
+        check(lib.rmaext_fabric_open(self.handle, options, fabric))
+        found = ffi.new("struct rmaext_fabric_info *")
+        lib.rmaext_fabric_describe(fabric[0], found)
+        check(lib.rmaext_fabric_close(fabric))
+        del name
+        return {
+            "mr_mode": mr_mode_text(found.mr_mode),
+            "key_size": int(found.key_size),
+            "max_msg_size": int(found.max_msg_size),
+            "wait_fd": bool(found.wait_fd),
+        }
 
     def settings(self) -> dict[str, dict[str, str]]:
         """Return the variables of UCX that are set."""

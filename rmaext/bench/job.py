@@ -86,11 +86,11 @@ def thread_level() -> str:
 
 
 def fabric(job: Job) -> dict[str, str]:
-    """Return provider and version of libfabric, if one is in use."""
+    """Return provider and version of libfabric, or of UCX, if one is in use."""
     for window in job.windows:
         used = getattr(getattr(window, "win", None), "fabric", None)
         if used is not None:
-            return {"provider": used.provider, "libfabric": str(used.version)}
+            return {"provider": used.provider, used.transport: str(used.version)}
     return {}
 
 

@@ -44,7 +44,8 @@ def describe(job: dict[str, Any]) -> str:
     route = "same node" if job["route"] == "node" else "over the network"
     words = [facts["mpi"], f"thread level {facts['thread_level']}", route, f"{job['ranks']} ranks"]
     if "provider" in facts:
-        words.append(f"libfabric {facts['libfabric']}, {facts['provider']}")
+        library = f"UCX {facts['ucx']}" if "ucx" in facts else f"libfabric {facts['libfabric']}"
+        words.append(f"{library}, {facts['provider']}")
     return ", ".join(words)
 
 

@@ -108,6 +108,8 @@ def _mpi_problem() -> str:
 
 def _default(names: list[str], version: str) -> str:
     """Return the provider that windows would take; it need not be there."""
+    if os.environ.get("RMAEXT_TRANSPORT") == "ucx":
+        return "ucx"
     wanted = os.environ.get("RMAEXT_PROVIDER", "")
     order = [wanted] if wanted else [*preferred([version]), os.environ.get("FI_PROVIDER", "")]
     return next((name for name in order if name in names), wanted or PROVIDERS[-1])
@@ -151,6 +153,8 @@ def _advice(name: str, text: str, working: Sequence[str]) -> str:
         return "Install the launcher that belongs to mpi4py's MPI, or put it into PATH."
     if "MPI: " in text:
         return "Install mpi4py and an MPI: pip install rmaext[mpich]."
+    if get("RMAEXT_TRANSPORT") == "ucx":
+        return "UCX_LOG_LEVEL=info has UCX say more. Unset RMAEXT_TRANSPORT to take libfabric."
     if "offer" in text and name in PROVIDERS and get("FI_PROVIDER"):
         return f"FI_PROVIDER={get('FI_PROVIDER')} hides it: unset that."
     if "libfabric" in text and "offer" not in text:

@@ -66,7 +66,7 @@ def collect() -> dict[str, Any]:
         "environment": {
             name: value
             for name, value in sorted(os.environ.items())
-            if name.startswith(("RMAEXT_", "FI_"))
+            if name.startswith(("RMAEXT_", "FI_", "UCX_"))
         },
     }
 
@@ -154,15 +154,19 @@ def library_in_use() -> dict[str, Any]:
     except Exception as exc:
         answer["mpi_error"] = str(exc)
     try:
-        places = list(library.places())
+        places = dict(reversed(list(library.places())))
         opened = open_transport(config)
         # the one that windows are to take may answer only to its name
         names = dict.fromkeys(("", config.provider))
         found = [c for name in names for c in opened.candidates(name, config.mr_basic)]
+        chosen = config.ucx if config.transport == "ucx" else config.library
+        named = "RMAEXT_UCX" if config.transport == "ucx" else "RMAEXT_LIBFABRIC"
+        loaded = "what MPI has loaded" if opened.shared else "the system's"
         answer |= {
+            "transport": config.transport,
             "path": opened.path,
             "version": opened.version,
-            "why": "RMAEXT_LIBFABRIC" if config.library else dict(reversed(places))[opened.path],
+            "why": named if chosen else places.get(opened.path, loaded),
             "shared_with_mpi": opened.shared,
             "candidates": [c._asdict() for c in dict.fromkeys(found)],
             "settings": opened.settings(),
@@ -194,7 +198,8 @@ def _provider(name: str, library: dict[str, Any]) -> dict[str, Any]:
 
     own = [c for c in library["candidates"] if c["provider"] == name]
     places = [{k: c[k] for k in ("domain", "iface", "address", "prefix")} for c in own]
-    order = preferred([library["version"]])
+    ucx = library["transport"] == "ucx"
+    order = ["ucx"] if ucx else preferred([library["version"]])
     preference = order.index(name) if name in order else None
     return {"name": name, "preference": preference, **apart(_survey, name), "endpoints": places}
 
@@ -204,6 +209,8 @@ def _survey(name: str) -> dict[str, Any]:
     from .._runtime.config import Config
 
     config = Config.read()
+    if config.transport == "ucx":
+        _mpi()  # whose UCX it is
     return open_transport(config).survey(name, config.mr_basic)
 
 
@@ -372,7 +379,9 @@ def _library_lines(library: dict[str, Any]) -> list[str]:
         used = "*" if copy["path"] == library.get("path") else " "
         lines += [f"{used} {copy['path']}: {copy.get('version') or copy.get('error')}"]
     if "path" in library:
-        lines += [f"  used: {library['path']}, {library['version']}: {library['why']}"]
+        of = "UCX, " if library["transport"] == "ucx" else ""
+        lines += [f"  used: {of}{library['path']}, {library['version']}: {library['why']}"]
+    if library.get("transport") == "libfabric":
         lines += [
             "  shared with MPI: FI_* in the environment counts as it was when MPI began, if MPI "
             "uses it, else when the first window is made"
@@ -408,6 +417,13 @@ def _provider_lines(provider: dict[str, Any], default: bool) -> list[str]:
     if "error" in provider:
         return [*lines, f"  error      {provider['error']}"]
     p = provider
+    if "atomics" not in p:  # UCX
+        domains = [e["domain"] or "none" for e in p["endpoints"]]
+        return [
+            *lines,
+            f"  mr_mode    {p['mr_mode']}; keys of {p['key_size']} bytes or more",
+            f"  devices    {', '.join(domains)}",
+        ]
     atomics = p["atomics"]
     native = (
         f"{atomics['update']} / {atomics['fetch']} / {atomics['compare']} uint64 at a time"

@@ -149,6 +149,7 @@ uint64_t stub_draw(uint64_t below);
 ucs_status_t stub_fails(const char *name);
 void stub_fail(const char *list); /* as STUB_FAIL says */
 void stub_break_all(void);
+unsigned int stub_flushes(void); /* that have begun */
 
 /* worker.c: entered by one thread at a time, and by none that was called back
  */

@@ -16,6 +16,12 @@
 
 static _Thread_local unsigned int inside, called_back;
 static atomic_uint breaks; /* how often all was to break */
+static atomic_uint flushes;
+
+unsigned int stub_flushes(void)
+{
+	return atomic_load(&flushes);
+}
 
 /* -- who is in it */
 
@@ -431,6 +437,7 @@ ucs_status_ptr_t ucp_am_send_nbx(ucp_ep_h ep, unsigned int id,
 /* Nothing is on its way: often it says so at once. */
 ucs_status_ptr_t ucp_ep_flush_nbx(ucp_ep_h ep, const ucp_request_param_t *param)
 {
+	atomic_fetch_add(&flushes, 1);
 	if (!ep->ops && !ep->broken && stub_draw(2)) {
 		const ucs_status_t status = stub_fails("ep_flush_nbx");
 

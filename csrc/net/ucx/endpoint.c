@@ -104,6 +104,52 @@ static int address_get(struct rmaext_fabric *f)
 			len, RMX_NAME);
 }
 
+/* -- peers */
+
+static int peer_add(struct rmaext_fabric *f, const void *address, size_t len,
+		    uint64_t *peer_p)
+{
+	struct rmx_endpoint *e = f->endpoint;
+	struct rmx_ucx_peer *peer = calloc(1, sizeof(*peer) + len);
+	int ret;
+
+	if (!peer)
+		return rmx_no_memory("a peer");
+	peer->endpoint = e;
+	memcpy(peer->address, address, len);
+	pthread_mutex_lock(&e->lock);
+	ret = rmx_ucx_connect(f, peer);
+	if (!ret) {
+		peer->next = e->peers;
+		peer->prev = &e->peers;
+		if (peer->next)
+			peer->next->prev = &peer->next;
+		e->peers = peer;
+	}
+	pthread_mutex_unlock(&e->lock);
+	if (ret)
+		free(peer);
+	*peer_p = (uintptr_t)peer;
+	return ret;
+}
+
+static void peer_remove(struct rmaext_fabric *f, uint64_t addr)
+{
+	struct rmx_ucx_peer *peer = (void *)(uintptr_t)addr;
+	struct rmx_endpoint *e = f->endpoint;
+
+	pthread_mutex_lock(&e->lock);
+	rmx_ucx_disconnect(peer);
+	rmx_ucx_settle(e); /* it is in none of the lists any more */
+	*peer->prev = peer->next;
+	if (peer->next)
+		peer->next->prev = peer->prev;
+	pthread_mutex_unlock(&e->lock);
+	free(peer);
+}
+
+/* -- opening */
+
 static int worker_open(struct rmaext_fabric *f)
 {
 	const ucp_worker_params_t params = {
@@ -129,6 +175,17 @@ static int worker_open(struct rmaext_fabric *f)
 	TRY("worker_get_efd",
 	    ucp->worker_get_efd(e->worker, &f->progress.cq_fd));
 	return address_get(f);
+}
+
+/* It is its own peer for a moment: is that by RDMA? */
+static int endpoint_check(struct rmaext_fabric *f)
+{
+	uint64_t own;
+	int ret = peer_add(f, f->address, f->address_len, &own);
+
+	if (!ret)
+		peer_remove(f, own);
+	return ret;
 }
 
 static int endpoint_open(struct rmaext_fabric *f,
@@ -164,7 +221,9 @@ static int endpoint_open(struct rmaext_fabric *f,
 	f->admission.anywhere = true; /* an address cannot be read */
 	if (!ret)
 		ret = context_open(f);
-	return ret ? ret : worker_open(f);
+	if (!ret)
+		ret = worker_open(f);
+	return ret ? ret : endpoint_check(f);
 }
 
 /* -- closing */
@@ -178,9 +237,17 @@ static void close_over(void *request, ucs_status_t status, void *data)
 	e->closing--;
 }
 
+static bool writes_end(const struct rmx_endpoint *e)
+{
+	for (const struct rmx_ucx_peer *p = e->peers; p; p = p->next)
+		if (p->flushing || p->written.first)
+			return false;
+	return true;
+}
+
 /*
- * What was sent gets there before its connection ends, if the peer is there; a
- * peer that is gone keeps nobody.
+ * What was put and sent gets there before its connection ends, if the peer is
+ * there; one that is gone keeps nobody for long.
  */
 static void connections_close(struct rmx_endpoint *e)
 {
@@ -192,11 +259,15 @@ static void connections_close(struct rmx_endpoint *e)
 	};
 	const int64_t end = rmx_now() + RMX_CLOSING;
 
+	while (!writes_end(e) && rmx_now() < end) {
+		e->ucp->worker_progress(e->worker);
+		rmx_ucx_settle(e);
+	}
 	for (struct rmx_ucx_peer *p = e->peers; p; p = p->next) {
 		ucp_ep_h ep = p->ep;
 		ucs_status_ptr_t request;
 
-		if (!ep || p->broken) {
+		if (!ep || p->broken || p->flushing || p->written.first) {
 			rmx_ucx_disconnect(p);
 			continue;
 		}
@@ -271,50 +342,6 @@ static void endpoint_describe(const struct rmaext_fabric *f,
 			  RMAEXT_MR_PROV_KEY;
 	info_p->key_size = RMX_UCX_KEY;
 	info_p->max_msg_size = f->limits.message;
-}
-
-/* -- peers */
-
-static int peer_add(struct rmaext_fabric *f, const void *address, size_t len,
-		    uint64_t *peer_p)
-{
-	struct rmx_endpoint *e = f->endpoint;
-	struct rmx_ucx_peer *peer = calloc(1, sizeof(*peer) + len);
-	int ret;
-
-	if (!peer)
-		return rmx_no_memory("a peer");
-	peer->endpoint = e;
-	memcpy(peer->address, address, len);
-	pthread_mutex_lock(&e->lock);
-	ret = rmx_ucx_connect(f, peer);
-	if (!ret) {
-		peer->next = e->peers;
-		peer->prev = &e->peers;
-		if (peer->next)
-			peer->next->prev = &peer->next;
-		e->peers = peer;
-	}
-	pthread_mutex_unlock(&e->lock);
-	if (ret)
-		free(peer);
-	*peer_p = (uintptr_t)peer;
-	return ret;
-}
-
-static void peer_remove(struct rmaext_fabric *f, uint64_t addr)
-{
-	struct rmx_ucx_peer *peer = (void *)(uintptr_t)addr;
-	struct rmx_endpoint *e = f->endpoint;
-
-	pthread_mutex_lock(&e->lock);
-	rmx_ucx_disconnect(peer);
-	rmx_ucx_settle(e); /* it is in none of the lists any more */
-	*peer->prev = peer->next;
-	if (peer->next)
-		peer->next->prev = peer->prev;
-	pthread_mutex_unlock(&e->lock);
-	free(peer);
 }
 
 const struct rmx_transport rmx_ucx = {

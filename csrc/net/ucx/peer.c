@@ -125,7 +125,7 @@ int rmx_ucx_connect(const struct rmaext_fabric *f, struct rmx_ucx_peer *peer)
 	if (!peer_has_rdma(peer, names, sizeof(names)) && !f->lib->any) {
 		rmx_ucx_disconnect(peer);
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "ucp_ep_create",
-				"UCX reaches a peer by %s only, where it has "
+				"UCX reaches peers by %s only, where it has "
 				"no RDMA (rc, dc): unset RMAEXT_TRANSPORT, and "
 				"libfabric does it",
 				*names ? names : "nothing");
@@ -174,6 +174,11 @@ static void flush_ended(struct rmx_ucx_peer *peer, ucs_status_t status)
 	peer->flushing = false;
 	if (!status && peer->broken)
 		status = UCS_ERR_CONNECTION_RESET;
+	/* what it did not cover must not come after what is put next */
+	if (status && peer->ep) {
+		peer->broken = true;
+		peer_due(peer);
+	}
 	while ((call = rmx_ucx_take(&peer->covered)))
 		write_ends(call, status);
 	if (peer->written.first)

@@ -34,7 +34,7 @@ static void call_over(void *request, ucs_status_t status, void *data)
 	struct rmx_ucx_call *call = data;
 
 	call->endpoint->ucp->request_free(request);
-	if (status)
+	if (!call->status)
 		call->status = status;
 	call->free = true;
 	rmx_ucx_call_ended(call);
