@@ -36,18 +36,27 @@ static struct {
 	int status;
 } failures[8];
 
+/* What it said of the same call before is over. */
 void stub_fail(const char *list)
 {
-	static atomic_int used;
-	int read = 0;
+	char name[sizeof(failures->name)];
+	int left, status, read = 0;
 
 	for (; *list; list += read + (list[read] == ',')) {
-		const int i = atomic_fetch_add(&used, 1) % 8;
+		int i = 0;
 
-		read = 0;
-		if (sscanf(list, "%39[^:]:%d:%d%n", failures[i].name,
-			   &failures[i].left, &failures[i].status, &read) != 3)
+		if (sscanf(list, "%39[^:]:%d:%d%n", name, &left, &status,
+			   &read) != 3)
 			stub_wrong("STUB_FAIL is not name:n:status,...");
+		while (i < 7 && failures[i].left > 0 &&
+		       strcmp(failures[i].name, name))
+			i++;
+		for (int k = 0; k < 8; k++)
+			if (!strcmp(failures[k].name, name))
+				failures[k].left = 0;
+		memcpy(failures[i].name, name, sizeof(name));
+		failures[i].status = status;
+		failures[i].left = left;
 	}
 }
 
