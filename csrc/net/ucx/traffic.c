@@ -17,11 +17,12 @@ static struct rmx_ucx_peer *peer_of(uint64_t peer)
 
 /*
  * A thread that is not the reader leaves what it has found for the reader,
- * which may be asleep. Gives the lock back.
+ * which may be asleep; so it does with a call that nobody waits for (`alone`)
+ * and that may need more calls of UCP to go. Gives the lock back.
  */
-static void endpoint_unlock(struct rmx_endpoint *e)
+static void endpoint_unlock(struct rmx_endpoint *e, bool alone)
 {
-	if (e->armed && (e->done.first || e->due)) {
+	if (e->armed && (e->done.first || e->due || alone)) {
 		e->armed = false;
 		e->ucp->worker_signal(e->worker);
 	}
@@ -88,6 +89,7 @@ static int message_post(struct rmaext_fabric *f, struct rmx_ucx_peer *peer,
 {
 	struct rmx_endpoint *e = f->endpoint;
 	ucp_request_param_t param = param_of(call, desc);
+	bool alone = false;
 	int ret;
 
 	*call = (struct rmx_ucx_call){
@@ -105,9 +107,11 @@ static int message_post(struct rmaext_fabric *f, struct rmx_ucx_peer *peer,
 	if (!ret)
 		ret = call_begun(call, e->ucp->am_send_nbx(peer->ep, 0, NULL, 0,
 							   buf, len, &param));
-	if (!ret)
+	if (!ret) {
+		alone = own && !call->free;
 		rmx_ucx_call_ended(call);
-	endpoint_unlock(e);
+	}
+	endpoint_unlock(e, alone);
 	return ret;
 }
 
@@ -187,7 +191,7 @@ int rmx_ucx_receive(struct rmaext_fabric *f, void *buf, size_t len, void *desc,
 	}
 	if (!taken)
 		rmx_ucx_append(&e->receives, it);
-	endpoint_unlock(e);
+	endpoint_unlock(e, false);
 	return 0;
 }
 
@@ -234,7 +238,7 @@ static int rma_post(struct rmaext_fabric *f, bool write,
 		rmx_ucx_call_ended(call);
 	}
 unlock:
-	endpoint_unlock(e);
+	endpoint_unlock(e, own && peer->flushing);
 	return ret;
 }
 
