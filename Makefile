@@ -33,7 +33,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-interrupts test-demanding
-.PHONY: test-dropin test-verbs test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
+.PHONY: test-dropin test-verbs test-ucx test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
 .PHONY: bench check check-first check-tests check-waiting check-alone check-seeds check-sizes
 .PHONY: docs site compile_commands.json
 .PHONY: provider check-c fuzz fuzz-strangers sim sim-faults asan tsan lint type cover format clean
@@ -130,11 +130,24 @@ test-demanding: develop ## the RMA tests over a provider that demands what NICs 
 	$(LAUNCH) --sizes $(call sizes,$(WHEEL_MODES),1 2) $(DEMANDING)
 
 # In a virtual machine with an RDMA device, see tests/guest/run; 77: there can be none.
+# TRANSPORT=ucx: over rc by MPI's UCX.
 test-verbs: develop ## the RMA tests over verbs;ofi_rxm, in a virtual machine with soft-RoCE
-	status=0; RMAEXT_PROVIDER='verbs;ofi_rxm' tests/guest/run -t 14400 $(LAUNCH) \
+	status=0; $(if $(filter ucx,$(TRANSPORT)),RMAEXT_TRANSPORT=ucx,RMAEXT_PROVIDER='verbs;ofi_rxm') \
+		tests/guest/run -t 14400 $(LAUNCH) \
 		--sizes 1:fabric,2:fabric,3:fabric --limit 7200 --timeout 900 \
 		$(or $(ARGS),$(RMA_TESTS) -k 'not GiB') || status=$$?; \
 	[ $$status = 77 ] || exit $$status
+
+# Over a libucp of the tests, which delays and reorders all that UCX may: tests/ucx/stub.h. A
+# stopped rank is no lost one there, as the network needs no CPU of the target's.
+UCX_KILLS = tests/sync/test_lost_ranks.py tests/jobs/test_faults.py -k "(network or killed) and not \
+	(in_flight or words_wait or of_this_node or system)"
+
+test-ucx: develop ## the RMA tests with UCX as the transport, over a stub of it
+	$(LAUNCH) --sizes 0 tests/provider/test_ucx.py $(ARGS)
+	$(LAUNCH) --sizes 1:ucx,2:ucx,3:ucx --limit 1800 $(RMA_TESTS) -k 'not GiB' $(ARGS)
+	$(LAUNCH) --sizes 2:ucx,3:ucx --limit 1800 tests/containers -k 'not GiB' $(ARGS)
+	STUB_PROMPT=1 $(LAUNCH) --sizes 0:ucx --limit 1800 $(UCX_KILLS) $(ARGS)
 
 # Downloads them into build/dropin, 600 MB. ARGS="--only nxtval --routes direct"; ARGS="--times 5"
 # for the times of docs/guides/adopters.md.
@@ -246,7 +259,7 @@ $(VENV)/.strict: $(VENV)/.extension
 check-c: $(VENV)/.tests $(VENV)/.strict ## the C side without warnings, its format, its tests
 	for file in $(SOURCES); do \
 		$(CC) $(C_FLAGS) -Werror -fsyntax-only $$file || exit; done
-	for file in $(DEMAND) $(SELF_TEST); do \
+	for file in $(DEMAND) $(SELF_TEST) $(UCX_STUB); do \
 		$(CC) $(C_FLAGS) -Werror -O2 -c $$file -o /dev/null || exit; done
 	for file in $(HEADERS); do \
 		$(CC) $(C_FLAGS) -Werror -fsyntax-only -x c $$file || exit; done
@@ -255,6 +268,7 @@ check-c: $(VENV)/.tests $(VENV)/.strict ## the C side without warnings, its form
 	for file in docs/contributing/libfabric/*.c; do \
 		$(CC) -std=gnu11 -Wall -Wextra -Werror -O1 $$file -o /dev/null -lfabric || exit; done
 	$(VENV)/bin/clang-format --dry-run --Werror $(C_FORMATTED)
+	tests/ucx/check-abi
 	$(MAKE) asan
 
 # Each file in a room of tests/c is a program, linked with all of csrc but python. Objects
@@ -295,6 +309,7 @@ build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/ne
 	$(CC) $(C_FLAGS) -g -O1 $(SELF_TEST) -o $@ -pthread -ldl
 
 build/asan/net/registration_cache build/tsan/net/registration_cache: build/provider/demand-fi.so
+build/asan/net/ucx build/tsan/net/ucx: build/provider/ucx-stub.so
 
 # A target each, so that `make -j2` runs two at a time.
 ASAN_RUNS = $(C_TESTS:tests/c/%.c=asan-%)

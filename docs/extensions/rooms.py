@@ -33,6 +33,7 @@ _C_WORDS = {
     "xfer": "operations over the network: post, wait, complete",
     "exec": "updates by this CPU: guard, loops, vectorised ones",
     "win": "the window: rank table, control block, checks, attachment",
+    "net/ucx": "the transport by UCX: the only room that calls it",
     "net/libfabric": "the transport by libfabric: the only room that calls it",
     "net": "any network: its table of functions, peers, registrations, progress",
     "admission": "which connections libfabric gets to see",

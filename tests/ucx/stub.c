@@ -148,7 +148,8 @@ ucs_status_t ucp_init_version(unsigned int major, unsigned int minor,
 	if (major != 1 || minor > 20 || !params->mt_workers_shared)
 		stub_wrong("ucp_init is not as it should be");
 	if ((device && !strcmp(device, "none")) ||
-	    (!strstr(config->tls, "rc") && !strstr(config->tls, "dc")))
+	    (!strstr(config->tls, "rc") && !strstr(config->tls, "dc") &&
+	     strcmp(config->tls, "ib")))
 		return UCS_ERR_NO_DEVICE;
 	c = calloc(1, sizeof(*c));
 	if (!c)

@@ -39,10 +39,16 @@ DEFAULT = {
     "cache_count": 1024,
     "cache_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4,
     "ptracer": True,
+    "transport": "libfabric",
+    "ucx": "",
+    "ucx_any": False,
 }
 
 
 VARIABLES = (
+    "TRANSPORT",
+    "UCX",
+    "UCX_ANY",
     "PROVIDER",
     "ROUTE",
     "NODE",
@@ -78,6 +84,10 @@ def test_defaults():
     ("name", "value", "field", "read"),
     [
         ("PROVIDER", "udp;ofi_rxd", "provider", "udp;ofi_rxd"),
+        ("TRANSPORT", "ucx", "transport", "ucx"),
+        ("TRANSPORT", "", "transport", "libfabric"),
+        ("UCX", "/opt/ucx/libucp.so.0", "ucx", "/opt/ucx/libucp.so.0"),
+        ("UCX_ANY", "1", "ucx_any", True),
         ("ROUTE", "fabric", "route", "fabric"),
         ("NODE", "a name with spaces", "node", "a name with spaces"),
         ("IFACE", "10.0.0.0/8", "iface", "10.0.0.0/8"),
@@ -102,6 +112,7 @@ def test_value(monkeypatch, name, value, field, read):
     ("name", "value"),
     [
         *(("ROUTE", value) for value in ("cma", "direct", "Fabric", "fabric ", "1")),
+        *(("TRANSPORT", value) for value in ("UCX", "verbs")),
         *(("PROGRESS", value) for value in ("2", "no", "true", "-1", "00")),
         *(("MR_MODE", value) for value in ("scalable", "BASIC", "0")),
     ],

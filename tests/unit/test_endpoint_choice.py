@@ -62,6 +62,7 @@ def hello(candidates, number=0, **changes):
         "board": [-1, 0, 0, 0],
         "secret": "12" * 16,
         "forced": False,
+        "transport": "libfabric",
         "wanted": "",
         "filtered": "",
         "mr_basic": False,
@@ -215,6 +216,16 @@ def test_wanted_provider():
 def test_wanted_provider_must_be_the_same():
     ranks = [hello(LO, i, wanted=wanted) for i, wanted in enumerate(["", TCP, ""])]
     with pytest.raises(rmaext.NoProviderError, match=r"^rank 1: .*RMAEXT_PROVIDER"):
+        choose(ranks, "network")
+
+
+def test_transport_must_be_the_same():
+    ucx = [Candidate("ucx", "mlx5_0", "", "", 0)]
+    ranks = [hello(ucx, i, transport="ucx") for i in range(3)]
+    for scope in "host", "network":
+        assert choose(ranks, scope) == 3 * ucx
+    ranks[2] = hello(LO, 2)
+    with pytest.raises(rmaext.NoProviderError, match=r"^rank 2: RMAEXT_TRANSPORT=libfabric, rank"):
         choose(ranks, "network")
 
 

@@ -65,6 +65,7 @@ NAMES = {
     "Memory": {"describe", "kind", "device", "ordering"},
     "Fabric": {
         *("provider", "domain", "address", "version", "library", "key_size", "auth_key_size"),
+        "transport",
         *("iov_limit", "capabilities", "mr_bits", "mr_mode", "guarded", "stats"),
     },
     "Registration": {

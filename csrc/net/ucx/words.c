@@ -61,22 +61,24 @@ bool rmx_ucx_transports(const char *wanted, char *buf, size_t size)
 		"dc",	    "dc_x", "dc_mlx5",	"ud",	"ud_v",
 		"ud_verbs", "ud_x", "ud_mlx5",
 	};
-	const bool none = !wanted || !*wanted || !strcmp(wanted, "all") ||
-			  !strcmp(wanted, "ib");
+	const bool all = !wanted || !*wanted || !strcmp(wanted, "all") ||
+			 !strcmp(wanted, "ib");
 	const bool without = wanted && *wanted == '^';
 	const char *list = without ? wanted + 1 : wanted;
 	bool rdma = false;
 	size_t used = 0;
 
-	*buf = '\0';
+	/* those of them that there are: of the others UCX would complain */
+	snprintf(buf, size, "%s", all ? "ib" : "");
+	if (all)
+		return true;
 	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
 		const size_t len = strlen(names[i]);
 		const bool plain =
 			len == 2; /* rc, dc, ud: each with all of it */
 		const bool takes =
-			none	  ? plain
-			: without ? plain && !list_has(list, names[i], len)
-				  : list_has(list, names[i], len);
+			without ? plain && !list_has(list, names[i], len)
+				: list_has(list, names[i], len);
 
 		if (!takes || used + len + 2 > size)
 			continue;

@@ -87,10 +87,10 @@ static void transports(void)
 		const char *wanted, *used;
 		bool rdma;
 	} rows[] = {
-		{NULL, "rc,dc,ud", true},
-		{"", "rc,dc,ud", true},
-		{"all", "rc,dc,ud", true},
-		{"ib", "rc,dc,ud", true},
+		{NULL, "ib", true},
+		{"", "ib", true},
+		{"all", "ib", true},
+		{"ib", "ib", true},
 		{"^tcp,sm", "rc,dc,ud", true},
 		{"^dc", "rc,ud", true},
 		{"^rc,dc", "ud", false},
