@@ -203,7 +203,7 @@ class RangeOperations(ManyOperations[ScalarT]):
         shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
         number = math.prod(shape)
         ranks, offsets, counts = _flat(ranks, shape), _flat(offsets, shape), _flat(counts, shape)
-        elements = int(counts.sum() if counts.ndim else counts * math.prod(shape))
+        elements = int(counts.sum() if counts.ndim else counts * number)
         places = Places(ranks, offsets, counts, shape, elements)
         if elements < 0 or elements > _LARGE:
             self._check_ranges(call, places)  # before an array for them is made

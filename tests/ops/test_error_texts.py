@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pytest
 from support.guarded import guarded, neighbour
+from support.operations import OPERATIONS
 
 import rmaext
 
@@ -157,7 +158,7 @@ def test_what_the_program_raises_stays_as_it_is(comm):
 def test_a_rank_of_the_world_in_a_smaller_communicator(world):
     hint = ", which is a rank of MPI.COMM_WORLD, not of the window's communicator"
     with guarded(world.Split(world.rank), SIZE) as win:
-        for call in CALLS.values():
+        for call in (it.call for it in OPERATIONS.values()):
             assert refused(rmaext.BoundsError, lambda call=call: call(win, 1.0, 1, 0)).endswith(
                 hint
             )
