@@ -195,7 +195,7 @@ def test_a_thousand_exits(library, kind, tmp_path):
     if path and not Path(path).exists():
         pytest.skip(f"there is no {path}")
     code = REPEATED + PRELUDE + USED + textwrap.dedent(body)
-    done = launch.run_python(code, timeout=7200, env=FABRIC | {"RMAEXT_LIBFABRIC": path})
+    done = jobs.start(0, code, timeout=7200, env=FABRIC | {"RMAEXT_LIBFABRIC": path})
     seen = ast.literal_eval(done.stdout)
     assert list(seen.values()) == [1000], seen
     ((code, text),) = seen
