@@ -251,8 +251,8 @@ static void op_lend(struct rmx_op *op)
 }
 
 /*
- * This is for messages what op_step() is for chunks. A copy has no owner once
- * it is in the line; the line takes only so many bytes of copies.
+ * The hook `send`: its first call puts the operation in line. A copy has no
+ * owner once it is there; the line takes only so many bytes of copies.
  */
 enum rmx_step rmx_message_step(struct rmx_op **op_p)
 {

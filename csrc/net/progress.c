@@ -234,7 +234,7 @@ static bool wait_as_follower(struct rmaext_fabric *f,
 	/* the reader may have left before it could see a follower */
 	if (!over && atomic_load(&p->reader)) {
 		const int64_t now = rmx_now();
-		int64_t end = now + RMX_NAP_MAX; /* a follower posts, too */
+		int64_t end = now + RMX_NAP_MAX; /* it may post copies */
 
 		if (rmx_pace_due(pace, now)) {
 			rmx_pace_turn(pace);

@@ -375,7 +375,8 @@ int64_t rmaext_window_pending(rmaext_window *w)
 	for (int64_t rank = 0; rank < w->count; rank++) {
 		struct rmx_target *t = &w->targets[rank];
 
-		pending += (int64_t)rmx_counted(atomic_load(&t->pending));
+		pending += (int64_t)rmx_counted(atomic_load(&t->pending)) +
+			   atomic_load(&t->gets);
 	}
 	return pending;
 }

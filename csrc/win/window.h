@@ -72,12 +72,14 @@ struct rmx_target {
 	uint64_t size; /* bytes */
 	uint64_t key;
 	/*
-	 * What a flush waits for. Who completes an operation changes this last:
-	 * the window may be freed once it is 0.
+	 * What a flush waits for, and gets whose own calls wait for them. Who
+	 * completes one changes one of these, last: the window may be freed
+	 * once both are 0.
 	 */
 	rmx_pending pending;
 	struct rmx_queue *queue; /* of xfer/post.c; guarded by backlog.lock */
-	atomic_ushort finished;	 /* number of completions; shows progress */
+	atomic_ushort gets;
+	atomic_ushort finished; /* number of completions; shows progress */
 	/*
 	 * Of failed puts that no thread waits for: how many there are, their
 	 * error, and how often flush has reported it.

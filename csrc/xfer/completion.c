@@ -134,14 +134,16 @@ void rmx_op_part_ended(struct rmx_op *op)
 
 	if (atomic_fetch_sub(&op->open, 1) > 1)
 		return;
-	if (op->result && !atomic_load(&op->error))
+	/* whoever gave up a call has its buffer back */
+	if (op->result && !atomic_load(&op->error) &&
+	    (rmx_op_is_request(op) || !atomic_load(&op->abandoned)))
 		memcpy(op->result, op->local, op->len);
 	rmx_op_note_end(op);
 	rmx_op_let_go(op);
 	if (op->siblings)
 		rmx_sibling_ended(op->siblings);
 	__atomic_store_n(op->ended, 1, __ATOMIC_RELEASE);
-	atomic_fetch_sub(&target->pending, share);
+	rmx_pending_sub(target, share);
 	atomic_fetch_add(&f->transfers->backlog.ended, 1);
 }
 
@@ -158,7 +160,7 @@ static void op_completed(struct rmx_op *op)
 	}
 	rmx_op_free(op);
 	/* last: at once a flush may end, and its caller free the window */
-	atomic_fetch_sub(&target->pending, share);
+	rmx_pending_sub(target, share);
 }
 
 /* The context that a completion names, or NULL if none of ours is in flight. */

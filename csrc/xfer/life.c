@@ -93,7 +93,12 @@ static int copy_hand_over(struct rmx_op *op)
 		const int64_t now = rmx_now_in(rmx_op_counts_as(op), window,
 					       op->rank, op->offset, op->len);
 
-		ret = rmx_wait(f, peer, copy_step, &left, now + RMX_SLICE, 1);
+		op->look = now;
+		op->deadline = now + op->timeout;
+		ret = rmx_wait(f, peer, copy_step, &left,
+			       op->timeout < RMX_SLICE ? op->deadline
+						       : now + RMX_SLICE,
+			       1);
 	}
 	rmx_now_out(window, ret, false); /* its event has it */
 	if (ret || !left)
@@ -124,12 +129,17 @@ enum rmx_step rmx_op_step(void *arg)
 		       : RMX_SLEEP;
 }
 
-/* A number that changes while operations to the same target complete. */
+/*
+ * A number that changes while there is progress: where others stand before it,
+ * that of operations to the same target.
+ */
 static unsigned int op_moves(const struct rmx_op *op)
 {
-	return rmx_is_message(op)
-		       ? atomic_load(&op->target->member->peer->answers)
-		       : atomic_load(&op->target->finished);
+	if (rmx_is_message(op))
+		return atomic_load(&op->target->member->peer->answers);
+	return rmx_op_is_request(op) || atomic_load(&op->waits)
+		       ? atomic_load(&op->target->finished)
+		       : atomic_load(&op->completed);
 }
 
 int rmx_op_overdue(struct rmx_op *op, int64_t now)
@@ -160,12 +170,6 @@ void rmx_op_waits(struct rmx_op *op, int64_t now)
 	op->deadline = now + op->timeout;
 }
 
-/* What the record says that the owner is in. */
-static unsigned int op_wait_kind(const struct rmx_op *op)
-{
-	return rmx_op_is_request(op) ? RMAEXT_IN_REQUEST : rmx_op_counts_as(op);
-}
-
 /* Inside the window. */
 static int op_wait(struct rmx_op *op, int64_t slice)
 {
@@ -181,8 +185,8 @@ static int op_wait(struct rmx_op *op, int64_t slice)
 		if (!rmx_op_has_ended(op) && now < op->look)
 			return RMAEXT_PENDING;
 	} else {
-		rmx_now_in(op_wait_kind(op), op->window->tally.id, op->rank,
-			   op->offset, op->len);
+		rmx_now_in(request ? RMAEXT_IN_REQUEST : rmx_op_counts_as(op),
+			   op->window->tally.id, op->rank, op->offset, op->len);
 		rmx_wait(f, op->target->member->peer, rmx_op_step, op,
 			 until < op->deadline ? until : op->deadline,
 			 rmx_op_spins(op));
@@ -201,7 +205,10 @@ int rmx_op_wait(struct rmx_op *op, int64_t slice)
 
 	if (rmx_op_has_ended(op)) {
 		ret = rmx_op_report(op);
-		rmx_now_leave(op_wait_kind(op), ret); /* of the last slice */
+		if (rmx_op_is_request(op)) /* of the last slice */
+			rmx_now_leave(RMAEXT_IN_REQUEST, ret);
+		else
+			rmx_now_out(w->tally.id, ret, false);
 		return ret;
 	}
 	ret = rmx_window_enter(w, "wait");
@@ -225,8 +232,14 @@ int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p)
 		op->buffered = false;
 	}
 	op_begin(op, &op->over, op_p);
-	ret = rmx_op_has_ended(op) ? rmx_op_report(op) : op_wait(op, RMX_SLICE);
-	if (!rmx_op_has_ended(op))
+	if (rmx_op_has_ended(op)) {
+		ret = rmx_op_report(op);
+		rmx_now_out(op->window->tally.id, ret, false);
+	} else {
+		ret = op_wait(op, RMX_SLICE);
+	}
+	/* it may have ended since, and then the next wait reports it */
+	if (ret == RMAEXT_PENDING || !rmx_op_has_ended(op))
 		return ret;
 	rmx_op_dispose(op);
 	*op_p = NULL;
@@ -248,8 +261,10 @@ int rmx_op_release(struct rmx_op *op)
 			op->fabric->hooks->give_up(op);
 	} else if (!request) {
 		pthread_mutex_lock(&backlog->lock);
-		if (atomic_load(&op->waits))
+		if (atomic_load(&op->waits)) {
+			op->outcome = -FI_ECANCELED;
 			rmx_backlog_take_out(op);
+		}
 		pthread_mutex_unlock(&backlog->lock);
 	}
 	if (!rmx_op_has_ended(op))

@@ -89,7 +89,7 @@ struct rmx_op {
 	 */
 	bool buffered;
 	bool hint;	/* nobody learns whether it arrives */
-	uint64_t share; /* of target->pending, see there; 0: not counted yet */
+	uint64_t share; /* of target->pending, see there; 0: it is in `gets` */
 	/* its owner has given up waiting, but still has it */
 	atomic_bool abandoned;
 	/* for the record: 0, or when it began; its bytes, site and thread */
@@ -246,7 +246,7 @@ void rmx_op_count(const struct rmx_op *op);
 void rmx_op_note_end(const struct rmx_op *op);
 /* What the record has of it: RMAEXT_DID_PUT and so on. */
 unsigned int rmx_op_counts_as(const struct rmx_op *op);
-/* Only a flush waits for it: a copy, or a request that its owner dropped. */
+/* Only a flush waits for it: a copy, or what its owner has given up. */
 static inline bool rmx_is_nobodys(const struct rmx_op *op)
 {
 	return op->buffered || (op->ended && atomic_load(&op->abandoned));
@@ -256,13 +256,28 @@ static inline bool rmx_op_is_request(const struct rmx_op *op)
 {
 	return op->ended && op->ended != &op->over;
 }
-/* Counts an operation as on its way. */
+/*
+ * Counts an operation as on its way. A flush does not wait for a get whose own
+ * call waits for it, as that may be given up.
+ */
 static inline void rmx_pending_add(struct rmx_op *op)
 {
 	struct rmx_target *t = op->target;
 
+	if (op->kind == RMX_GET && !rmx_op_is_request(op)) {
+		atomic_fetch_add(&t->gets, 1);
+		return;
+	}
 	op->share = rmx_share_now(&t->pending);
 	atomic_fetch_add(&t->pending, op->share);
+}
+/* It has completed. The operation may be gone, and then the window may be. */
+static inline void rmx_pending_sub(struct rmx_target *t, uint64_t share)
+{
+	if (share)
+		atomic_fetch_sub(&t->pending, share);
+	else
+		atomic_fetch_sub(&t->gets, 1);
 }
 
 /*
@@ -276,9 +291,10 @@ static inline unsigned int rmx_op_spins(const struct rmx_op *op)
 }
 
 /*
- * post.c: who makes a copy posts it, and else who holds backlog.lock. Posts the
- * next chunk. -FI_EAGAIN: the provider wants progress first; -FI_ENOSPC: too
- * many chunks are in flight; other codes are the provider's, without a record.
+ * post.c: who begins an operation posts it, and once it is in the backlog who
+ * holds that lock. Posts the next chunk. -FI_EAGAIN: the provider wants
+ * progress first; -FI_ENOSPC: no context is free; -FI_EBUSY: as many chunks of
+ * it are in flight as may be; other codes are the provider's, without a record.
  * After 0 a copy may be freed already.
  */
 int rmx_op_post_chunk(struct rmx_op *op);
@@ -353,8 +369,9 @@ void rmx_op_told(struct rmx_op *op);
 int rmx_begin(struct rmx_op *op, int *ended, struct rmaext_op **op_p);
 /*
  * Begins a new operation and waits for one slice. 0: it has ended, or is a copy
- * that others complete, and it is gone. Else the code: with *op_p set the
- * operation is the caller's, to be waited for or released.
+ * that others complete, and it is gone. Else the code: with *op_p set, as it is
+ * with RMAEXT_PENDING, the operation is the caller's, to be waited for or
+ * released.
  */
 int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p);
 /* Begins it as run does; returns RMAEXT_PENDING at once. */

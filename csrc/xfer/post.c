@@ -3,8 +3,8 @@
  * How reads and writes are posted, in chunks. What cannot be posted at once
  * waits in the target's queue; all queues together are the backlog. Whichever
  * thread reads the CQ posts from it, so an operation that its owner never looks
- * at goes on. Only the holder of backlog.lock posts, but for a copy, which is
- * one chunk, and which its maker posts.
+ * at goes on. Who begins an operation posts it until it is in the backlog; then
+ * the holder of backlog.lock does.
  */
 #include "xfer/operation.h"
 
@@ -28,7 +28,7 @@ static void op_count_down(struct rmx_op *op)
 	if (op->ended)
 		atomic_fetch_sub(&op->open, 1);
 	else
-		atomic_fetch_sub(&op->target->pending, op->share);
+		rmx_pending_sub(op->target, op->share);
 }
 
 /* The byte of the root window where that byte of the operation lies. */
@@ -70,7 +70,7 @@ int rmx_op_post_chunk(struct rmx_op *op)
 	if (run - len && run - len < f->limits.least)
 		len -= f->limits.least;
 	if (op->sent - atomic_load(&op->completed) >= RMX_OP_CHUNKS)
-		return -FI_ENOSPC;
+		return -FI_EBUSY;
 	if (!context || op->sent)
 		context = rmx_context_take(f, peer);
 	if (!context)
@@ -101,8 +101,8 @@ struct rmx_queue {
 	struct rmx_queue *next;
 };
 
-/* False: some chunks are left to be posted later. */
-static bool op_post(struct rmx_op *op)
+/* 0: all of it is posted, or it has failed; else why the rest is left. */
+static int op_post(struct rmx_op *op)
 {
 	struct rmaext_error record;
 	int ret;
@@ -111,18 +111,21 @@ static bool op_post(struct rmx_op *op)
 		ret = atomic_load(&op->target->member->peer->gone)
 			      ? -FI_ENOTCONN
 			      : rmx_op_post_chunk(op);
-		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)
-			return false;
+		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN || ret == -FI_EBUSY)
+			return ret;
 		if (ret) {
 			record = rmx_post_failure(op->fabric, op->rank, ret);
 			rmx_op_failed(op, &record);
 		}
 	}
-	return true;
+	return 0;
 }
 
-/* False: there is no memory for it. */
-static bool backlog_append(struct rmx_target *t, struct rmx_op *op)
+/*
+ * What is waited for in its call goes before requests. False: there is no
+ * memory for it.
+ */
+static bool backlog_add(struct rmx_target *t, struct rmx_op *op)
 {
 	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
 	struct rmx_queue *q = t->queue;
@@ -134,8 +137,13 @@ static bool backlog_append(struct rmx_target *t, struct rmx_op *op)
 		*q = (struct rmx_queue){t, NULL, &q->first, backlog->first};
 		t->queue = backlog->first = q;
 	}
-	*q->end = op;
-	q->end = &op->behind;
+	if (rmx_op_is_request(op) || !q->first) {
+		*q->end = op;
+		q->end = &op->behind;
+	} else {
+		op->behind = q->first;
+		q->first = op;
+	}
 	atomic_store(&op->waits, true);
 	atomic_fetch_add(&backlog->count, 1);
 	return true;
@@ -173,13 +181,23 @@ void rmx_backlog_take_out(struct rmx_op *op)
 	backlog_remove(op->target->queue, op_p);
 }
 
+/* One that has as many chunks in flight as may be does not keep up others. */
 static void queue_push(struct rmx_queue *q)
 {
-	bool more = true;
+	struct rmx_op **op_p = &q->first, *op;
 
-	while (more && op_post(q->first)) {
-		more = q->first->behind; /* q goes with the last one */
-		backlog_remove(q, &q->first);
+	while ((op = *op_p)) {
+		const bool alone = op == q->first && !op->behind;
+		const int ret = op_post(op);
+
+		if (!ret)
+			backlog_remove(q, op_p);
+		else if (ret == -FI_EBUSY)
+			op_p = &op->behind;
+		else
+			return;
+		if (!ret && alone) /* the queue is gone with it */
+			return;
 	}
 }
 
@@ -221,20 +239,24 @@ void rmx_backlog_shut(struct rmaext_fabric *f,
 
 void rmx_op_post(struct rmx_op *op)
 {
-	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
-	struct rmaext_fabric *f = op->fabric;
-	const struct rmaext_error no_memory = {
+	static const struct rmaext_error no_memory = {
 		.code = -FI_ENOMEM,
 		.call = "malloc",
 		.detail = "the place of an operation in the backlog",
 	};
+	struct rmaext_fabric *f = op->fabric;
+	struct rmx_backlog *backlog = &f->transfers->backlog;
 	bool first, done;
 
+	/* who waits in its call does not wait for requests to be posted */
+	if (!rmx_op_is_request(op) && !op_post(op)) {
+		rmx_op_part_ended(op);
+		return;
+	}
 	pthread_mutex_lock(&backlog->lock);
 	first = !op->target->queue;
-	/* who waits in its call does not wait for requests to be posted */
-	done = (first || !rmx_op_is_request(op)) && op_post(op);
-	if (!done && !backlog_append(op->target, op)) {
+	done = first && !op_post(op);
+	if (!done && !backlog_add(op->target, op)) {
 		rmx_op_failed(op, &no_memory);
 		done = true;
 	}

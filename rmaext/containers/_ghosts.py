@@ -105,7 +105,10 @@ class Ghosts:
             if not short and not self._apart:
                 put, to = rooms.rput, to[:3]
             try:
-                self._sent.extend(map(put, *zip(to)))  # by no step of Python's: once only
+                # No step of Python's comes between the put and its note where C carries it out.
+                # Where it declines, as for the first of a slot or in a full line, an exception
+                # of a signal handler there may have the next call put it once more.
+                self._sent.extend(map(put, *zip(to)))
             except PeerLostError as exc:  # the other neighbours get theirs
                 self._lost = exc
                 self._sent.append(None)
@@ -123,7 +126,7 @@ class Ghosts:
                 self._told.append(None)
             else:
                 to: tuple[Any, ...] = [], self._sections[k][0], 0, self._turn
-                self._told.extend(map(self._rooms.put_notify, *zip(to)))  # once only
+                self._told.extend(map(self._rooms.put_notify, *zip(to)))  # as above
         except PeerLostError as exc:
             self._lost = exc
             self._told.append(None)

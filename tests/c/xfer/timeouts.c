@@ -101,6 +101,7 @@ static void late_answer(void)
 	CHECK(e.code == -FI_ETIMEDOUT && e.rank == 0);
 	for (int i = 0; i < 3; i++)
 		EQUAL(rmaext_op_release(&op), RMAEXT_PENDING);
+	OK(flush_for(r.window, 0, 0.1)); /* it waits for no such get */
 	EQUAL(rmaext_window_close(r.window), -FI_EBUSY);
 	serve_until_free(&r, &op);
 	CHECK(buf[0] == 0x31 && buf[r.size - 1] == 0x31);
@@ -456,6 +457,59 @@ static void interrupted(void)
 	rig_close(&r);
 }
 
+static atomic_bool served;
+
+static void *serve_late(void *arg)
+{
+	struct rig *r = arg;
+
+	while (!atomic_load(&served)) {
+		nap(0.0003);
+		rmaext_fabric_progress(r->target, 50000);
+	}
+	return NULL;
+}
+
+/*
+ * Signals end waits at any time, also when the answer has just come to another
+ * reader of the queue: what is pending has an operation, and each ends well.
+ */
+static void ended_beside(void)
+{
+	const struct itimerval often = {{0, 60}, {0, 60}}, never = {{0}, {0}};
+	struct sigaction act = {.sa_handler = on_signal};
+	int64_t end;
+	int pending = 0;
+	pthread_t server;
+	struct rig r;
+
+	rig_open(&r, (struct rig_options){
+			     .size = 4096, .two = true, .no_progress = true});
+	memcpy(r.window_memory + 8, "as it is", 8);
+	pthread_create(&server, NULL, serve_late, &r);
+	sigaction(SIGALRM, &act, NULL);
+	setitimer(ITIMER_REAL, &often, NULL);
+	for (end = now() + SECOND; now() < end;) {
+		rmaext_op *op = NULL;
+		char it[8] = "";
+		int ret = get_begin(r.window, 0, 8, it, 8, &op);
+
+		if (ret == RMAEXT_PENDING) {
+			CHECK(op);
+			pending++;
+			ret = wait_out(ret, &op);
+		}
+		OK(ret);
+		CHECK(!memcmp(it, "as it is", 8));
+		OK(rmaext_op_release(&op));
+	}
+	setitimer(ITIMER_REAL, &never, NULL);
+	CHECK(pending);
+	atomic_store(&served, true);
+	pthread_join(server, NULL);
+	rig_close(&r);
+}
+
 /* Its thread alone serves: nobody in this process calls the target. */
 static void served_by_thread(void)
 {
@@ -498,6 +552,7 @@ const struct test tests[] = {
 	{"target_closes", target_closes, NULL, NULL},
 	{"others_work", others_work, NULL, NULL},
 	{"interrupted", interrupted, NULL, NULL},
+	{"ended_beside", ended_beside, NULL, NULL},
 	{"served_by_thread", served_by_thread, NULL, NULL},
 	{0},
 };
