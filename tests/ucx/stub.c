@@ -125,6 +125,10 @@ ucs_status_t ucp_config_modify(ucp_config_t *config, const char *name,
 {
 	if (!strcmp(name, "TLS"))
 		snprintf(config->tls, sizeof(config->tls), "%s", value);
+	else if (!strcmp(name, "RCACHE_ENABLE"))
+		config->uncached = !strcmp(value, "n");
+	else if (!strcmp(name, "PREFER_OFFLOAD"))
+		config->offload = !strcmp(value, "y");
 	return stub_fails("config_modify");
 }
 
@@ -145,7 +149,8 @@ ucs_status_t ucp_init_version(unsigned int major, unsigned int minor,
 
 	if (status)
 		return status;
-	if (major != 1 || minor > 20 || !params->mt_workers_shared)
+	if (major != 1 || minor > 20 || !params->mt_workers_shared ||
+	    !config->uncached || !config->offload)
 		stub_wrong("ucp_init is not as it should be");
 	if ((device && !strcmp(device, "none")) ||
 	    (!strstr(config->tls, "rc") && !strstr(config->tls, "dc") &&

@@ -53,6 +53,8 @@ struct shared {
 
 struct ucp_config {
 	char tls[256];
+	bool uncached; /* an unmap revokes the key */
+	bool offload;  /* no software wins over a device */
 };
 
 struct ucp_context {

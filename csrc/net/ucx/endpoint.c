@@ -42,6 +42,36 @@ static void devices_list(char *buf, size_t size)
 		closedir(folder);
 }
 
+/*
+ * What must not be otherwise, whatever the environment says. With UCX's cache
+ * of registrations an unmapped region stays registered: its key would still be
+ * good, and a peer could write to memory that has been freed. And software that
+ * emulates puts must not win over a device that does them.
+ */
+static int config_set(const struct rmaext_fabric *f, ucp_config_t *config,
+		      const char *transports)
+{
+	const char *const settings[][2] = {
+		{"RCACHE_ENABLE", "n"},
+		{"PREFER_OFFLOAD", "y"},
+		{"TLS", transports},
+	};
+	const int count = f->lib->any ? 2 : 3;
+
+	for (int i = 0; i < count; i++) {
+		const char *const *it = settings[i];
+		const ucs_status_t status =
+			f->lib->ucp.config_modify(config, it[0], it[1]);
+
+		if (status)
+			return rmx_fail(rmx_ucx_code(status), RMX_NO_RANK,
+					"ucp_config_modify", "UCX: %s=%s: %s",
+					it[0], it[1],
+					f->lib->ucp.status_string(status));
+	}
+	return 0;
+}
+
 static int context_open(struct rmaext_fabric *f)
 {
 	const ucp_params_t params = {
@@ -56,6 +86,7 @@ static int context_open(struct rmaext_fabric *f)
 	char names[128], devices[96];
 	ucp_config_t *config;
 	ucs_status_t status;
+	int ret;
 
 	if (!rmx_ucx_transports(wanted, names, sizeof(names)) && !f->lib->any)
 		return rmx_fail(-FI_ENODATA, RMX_NO_RANK, "rmaext_fabric_open",
@@ -63,11 +94,13 @@ static int context_open(struct rmaext_fabric *f)
 				"that do RDMA, rc and dc",
 				wanted);
 	TRY("config_read", ucp->config_read(NULL, NULL, &config));
-	status =
-		f->lib->any ? UCS_OK : ucp->config_modify(config, "TLS", names);
-	if (!status)
-		status = ucp->init_version(UCP_API_1_20, &params, config,
-					   &f->endpoint->context);
+	ret = config_set(f, config, names);
+	if (ret) {
+		ucp->config_release(config);
+		return ret;
+	}
+	status = ucp->init_version(UCP_API_1_20, &params, config,
+				   &f->endpoint->context);
 	ucp->config_release(config);
 	if (!status)
 		return 0;

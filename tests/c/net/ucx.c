@@ -113,25 +113,29 @@ static void transports(void)
 static void opening_fails(void)
 {
 	static const char *const calls[] = {
-		"config_read",
-		"config_modify",
-		"init_version",
-		"worker_create",
-		"worker_set_am_recv_handler",
-		"worker_get_efd",
-		"worker_get_address",
-		"mem_map",
+		"config_read:1",
+		"config_modify:1",
+		"config_modify:2",
+		"config_modify:3",
+		"init_version:1",
+		"worker_create:1",
+		"worker_set_am_recv_handler:1",
+		"worker_get_efd:1",
+		"worker_get_address:1",
+		"mem_map:1",
 	};
 	char list[64];
 
 	stub_find();
 	for (size_t i = 0; i < COUNT(calls); i++) {
-		snprintf(list, sizeof(list), "%s:1:%d", calls[i],
+		snprintf(list, sizeof(list), "%s:%d", calls[i],
 			 UCS_ERR_NO_MEMORY);
 		fail(list);
 		EQUAL(fabric_try(NULL), -FI_ENOMEM);
 		OK(fabric_try(NULL));
 	}
+	fail("config_modify:1:-5");
+	EQUAL(fabric_try(NULL), error_is(-FI_EINVAL, "RCACHE_ENABLE=n"));
 }
 
 /* What peers are reached by does no RDMA. */
