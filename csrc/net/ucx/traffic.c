@@ -303,6 +303,11 @@ int rmx_ucx_poll(struct rmaext_fabric *f, struct rmx_completion *done,
 	return n;
 }
 
+/*
+ * UCX wants a call of progress that moved nothing before the reader sleeps, and
+ * a poll ends before that once it has something. A call after the arming finds
+ * what would otherwise wait for the next event.
+ */
 bool rmx_ucx_arm(struct rmaext_fabric *f)
 {
 	struct rmx_endpoint *e = f->endpoint;
@@ -310,6 +315,11 @@ bool rmx_ucx_arm(struct rmaext_fabric *f)
 
 	pthread_mutex_lock(&e->lock);
 	quiet = !e->done.first && !e->due && !e->ucp->worker_arm(e->worker);
+	if (quiet) {
+		quiet = !e->ucp->worker_progress(e->worker) && !e->due;
+		rmx_ucx_settle(e);
+		quiet = quiet && !e->done.first && !e->due;
+	}
 	e->armed = quiet;
 	pthread_mutex_unlock(&e->lock);
 	return quiet;
