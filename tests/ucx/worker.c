@@ -92,12 +92,22 @@ static void ep_end_all(ucp_ep_h ep, ucs_status_t status)
 	}
 }
 
+/* Nothing goes any more. Requests that somebody has end in later progress. */
 static void ep_break(ucp_ep_h ep, ucs_status_t status)
 {
+	struct op **link = &ep->ops, *op;
+
 	if (ep->broken)
 		return;
 	ep->broken = status;
-	ep_end_all(ep, status);
+	while ((op = *link)) {
+		if (op->asked) {
+			link = &op->next;
+			continue;
+		}
+		*link = op->next;
+		op_end(op, status);
+	}
 }
 
 /* -- the worker */
@@ -469,8 +479,8 @@ ucs_status_ptr_t ucp_ep_close_nbx(ucp_ep_h ep, const ucp_request_param_t *param)
 		stub_wrong("a connection is closed twice");
 	stub_enter(ep->worker);
 	ep->closed = true;
-	if (force || ep->broken)
-		ep_end_all(ep, UCS_ERR_CANCELED);
+	if (force)
+		ep_break(ep, UCS_ERR_CANCELED);
 	request = op_begin(op_new(ep, CLOSE, NULL, 0, param), false);
 	stub_leave(ep->worker);
 	return request;
@@ -603,6 +613,25 @@ static void op_now(struct op *op)
 	op_end(op, status);
 }
 
+/* What is on its way ends before or after the loss is told, or a close. */
+static unsigned int ep_end_late(ucp_ep_h ep)
+{
+	unsigned int moved = 0;
+
+	if (ep->ops && (prompt() || !stub_draw(16))) {
+		moved++;
+		ep_end_all(ep, ep->broken);
+	}
+	if (!ep->told && !ep->closed) {
+		ep->told = true;
+		moved++;
+		called_back++;
+		ep->failed(ep->arg, ep, ep->broken);
+		called_back--;
+	}
+	return moved;
+}
+
 /* Carries out what chance says. The loss of a connection ends all on its way.
  */
 static unsigned int ep_progress(ucp_ep_h ep)
@@ -612,6 +641,8 @@ static unsigned int ep_progress(ucp_ep_h ep)
 	struct op *op = ep->ops, *next;
 	bool sending = false; /* a message is amid its datagrams */
 
+	if (ep->broken)
+		return ep_end_late(ep);
 	for (; op; op = next) {
 		ucs_status_t status;
 
@@ -632,14 +663,7 @@ static unsigned int ep_progress(ucp_ep_h ep)
 			break;
 	}
 	if (ep->broken)
-		ep_end_all(ep, ep->broken);
-	if (ep->broken && !ep->told && !ep->closed) {
-		ep->told = true;
-		moved++;
-		called_back++;
-		ep->failed(ep->arg, ep, ep->broken);
-		called_back--;
-	}
+		moved += ep_end_late(ep);
 	return moved;
 }
 

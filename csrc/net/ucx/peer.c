@@ -134,6 +134,15 @@ int rmx_ucx_connect(const struct rmaext_fabric *f, struct rmx_ucx_peer *peer)
 	return 0;
 }
 
+bool rmx_ucx_lost(const struct rmx_ucx_call *call)
+{
+	const struct rmx_ucx_peer *peer = call->endpoint->peers;
+
+	while (peer && peer != call->peer)
+		peer = peer->next;
+	return !peer || !peer->ep || peer->broken || peer->epoch != call->epoch;
+}
+
 static void request_over(void *request, ucs_status_t status, void *data)
 {
 	const struct rmx_ucp *ucp = data;
@@ -157,6 +166,10 @@ void rmx_ucx_disconnect(struct rmx_ucx_peer *peer)
 	ucp_ep_h ep = peer->ep;
 
 	peer->ep = NULL;
+	/* its flush may end after this, and then says nothing of the next ep */
+	if (peer->flushing)
+		peer->flushing->peer = NULL;
+	peer->flushing = NULL;
 	/* no flush is to say of these that they were applied */
 	while ((call = rmx_ucx_take(&peer->written)))
 		write_ends(call, UCS_ERR_CONNECTION_RESET);
@@ -167,30 +180,38 @@ void rmx_ucx_disconnect(struct rmx_ucx_peer *peer)
 
 /* -- flushes */
 
-static void flush_ended(struct rmx_ucx_peer *peer, ucs_status_t status)
+/*
+ * A flush is known by the first of the puts that it covers. That has no peer
+ * any more if the connection was closed meanwhile: there may be a new one, and
+ * even the peer may have gone.
+ */
+static void flush_ended(struct rmx_ucx_call *call, ucs_status_t status)
 {
-	struct rmx_ucx_call *call;
+	struct rmx_ucx_peer *peer = call->peer;
+	struct rmx_ucx_call *next;
 
-	peer->flushing = false;
-	if (!status && peer->broken)
+	if (!status && (!peer || peer->broken))
 		status = UCS_ERR_CONNECTION_RESET;
-	/* what it did not cover must not come after what is put next */
-	if (status && peer->ep) {
-		peer->broken = true;
-		peer_due(peer);
+	if (peer) {
+		peer->flushing = NULL;
+		/* what it did not cover must not come after what is put next */
+		if (status && peer->ep)
+			peer->broken = true;
+		if (peer->broken || peer->written.first)
+			peer_due(peer);
 	}
-	while ((call = rmx_ucx_take(&peer->covered)))
+	for (; call; call = next) {
+		next = call->next;
 		write_ends(call, status);
-	if (peer->written.first)
-		peer_due(peer);
+	}
 }
 
 static void flush_over(void *request, ucs_status_t status, void *data)
 {
-	struct rmx_ucx_peer *peer = data;
+	struct rmx_ucx_call *first = data;
 
-	peer->endpoint->ucp->request_free(request);
-	flush_ended(peer, status);
+	first->endpoint->ucp->request_free(request);
+	flush_ended(first, status);
 }
 
 void rmx_ucx_flush(struct rmx_ucx_peer *peer)
@@ -199,20 +220,20 @@ void rmx_ucx_flush(struct rmx_ucx_peer *peer)
 		.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
 				UCP_OP_ATTR_FIELD_USER_DATA,
 		.cb.send = flush_over,
-		.user_data = peer,
+		.user_data = peer->written.first,
 	};
+	struct rmx_ucx_call *first = peer->written.first;
 	ucs_status_ptr_t request;
 
-	if (peer->flushing || !peer->written.first)
+	if (peer->flushing || !first)
 		return;
-	peer->covered = peer->written;
 	peer->written.first = NULL;
-	peer->flushing = true;
+	peer->flushing = first;
 	/* without a connection: that with the puts has gone, they failed */
 	request = peer->ep ? peer->endpoint->ucp->ep_flush_nbx(peer->ep, &param)
 			   : (void *)(intptr_t)UCS_ERR_CONNECTION_RESET;
 	if (!request || UCS_PTR_IS_ERR(request))
-		flush_ended(peer, UCS_PTR_STATUS(request));
+		flush_ended(first, UCS_PTR_STATUS(request));
 }
 
 void rmx_ucx_settle(struct rmx_endpoint *e)

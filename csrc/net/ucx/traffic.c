@@ -95,6 +95,7 @@ static int message_post(struct rmaext_fabric *f, struct rmx_ucx_peer *peer,
 	*call = (struct rmx_ucx_call){
 		.endpoint = e,
 		.name = "ucp_am_send_nbx",
+		.peer = peer,
 		.own = own,
 		.applied = true,
 	};
@@ -104,6 +105,8 @@ static int message_post(struct rmaext_fabric *f, struct rmx_ucx_peer *peer,
 	ret = rmx_ucx_connect(f, peer);
 	if (ret && own)
 		free(call);
+	if (!ret)
+		call->epoch = peer->epoch;
 	if (!ret)
 		ret = call_begun(call, e->ucp->am_send_nbx(peer->ep, 0, NULL, 0,
 							   buf, len, &param));
@@ -211,6 +214,7 @@ static int rma_post(struct rmaext_fabric *f, bool write,
 	*call = (struct rmx_ucx_call){
 		.endpoint = e,
 		.name = write ? "ucp_put_nbx" : "ucp_get_nbx",
+		.peer = peer,
 		.own = own,
 		.applied = !write,
 	};
@@ -224,6 +228,7 @@ static int rma_post(struct rmaext_fabric *f, bool write,
 		goto unlock;
 	}
 	call->key = key;
+	call->epoch = peer->epoch;
 	request = write ? e->ucp->put_nbx(peer->ep, buf, len, at->place,
 					  key->rkey, &param)
 			: e->ucp->get_nbx(peer->ep, buf, len, at->place,
@@ -272,6 +277,9 @@ static void failure_fill(const struct rmx_ucp *ucp,
 			 struct rmaext_error *failure)
 {
 	failure->code = rmx_ucx_code(call->status);
+	/* so some devices end what was on its way when a connection is lost */
+	if (call->status == UCS_ERR_IO_ERROR && rmx_ucx_lost(call))
+		failure->code = -FI_ECONNRESET;
 	failure->prov_errno = call->status;
 	snprintf(failure->call, sizeof(failure->call), "%s", call->name);
 	snprintf(failure->detail, sizeof(failure->detail), "UCX: %s",

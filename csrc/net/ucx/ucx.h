@@ -90,11 +90,11 @@ struct rmx_ucx_peer {
 	ucp_ep_h ep;	    /* NULL: there is none */
 	unsigned int epoch; /* number of the last ep */
 	bool broken;	    /* the ep has failed: it is to be closed */
-	bool flushing;	    /* a flush is on its way */
 	bool due;	    /* it is in endpoint->due */
 	struct rmx_ucx_peer *next_due;
 	struct rmx_ucx_calls written; /* puts since the flush began */
-	struct rmx_ucx_calls covered; /* puts that it covers */
+	/* the first put that the flush on its way covers, or NULL: none is */
+	struct rmx_ucx_call *flushing;
 	_Alignas(8) char address[];
 };
 
@@ -111,10 +111,12 @@ struct rmx_ucx_key {
 struct rmx_ucx_call {
 	struct rmx_ucx_call *next;
 	struct rmx_endpoint *endpoint;
-	struct rmx_ucx_key *key; /* of a read or write; else NULL */
-	void *buf;		 /* of a receive */
-	size_t len;		 /* of it, or of the message that came */
-	const char *name;	 /* of UCP's function */
+	struct rmx_ucx_key *key;   /* of a read or write; else NULL */
+	void *buf;		   /* of a receive */
+	size_t len;		   /* of it, or of the message that came */
+	const char *name;	   /* of UCP's function */
+	struct rmx_ucx_peer *peer; /* it may have gone; NULL: it has */
+	unsigned int epoch;	   /* of its ep */
 	ucs_status_t status;
 	bool own;     /* a copy is behind it, and nobody hears of it */
 	bool free;    /* UCP is done with its buffer */
@@ -189,6 +191,8 @@ void rmx_ucx_disconnect(struct rmx_ucx_peer *peer);
 void rmx_ucx_flush(struct rmx_ucx_peer *peer);
 /* Closes what has failed, and begins the flushes that are due. */
 void rmx_ucx_settle(struct rmx_endpoint *e);
+/* Has the connection been lost that a call, which has failed, was to take? */
+bool rmx_ucx_lost(const struct rmx_ucx_call *call);
 /* UCP is done with a call, or its flush is: it may be complete now. */
 void rmx_ucx_call_ended(struct rmx_ucx_call *call);
 /* Appends a call to a list. */

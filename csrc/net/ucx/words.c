@@ -23,14 +23,16 @@ int rmx_ucx_code(ucs_status_t status)
 		return -FI_EOPNOTSUPP;
 	case UCS_ERR_NO_DEVICE:
 		return -FI_ENODATA;
-	case UCS_ERR_CANCELED:
-		return -FI_ECANCELED;
 	case UCS_ERR_UNREACHABLE:
 		return -FI_EHOSTUNREACH;
 	case UCS_ERR_REJECTED:
 	case UCS_ERR_NOT_CONNECTED:
 		return -FI_ENOTCONN;
-	/* a refused access at the target, too; a limit of time of the device */
+	/*
+	 * A refused access at the target, too; a limit of time of the device;
+	 * what was on its way as the connection was closed: nobody else cancels
+	 */
+	case UCS_ERR_CANCELED:
 	case UCS_ERR_CONNECTION_RESET:
 	case UCS_ERR_ENDPOINT_TIMEOUT:
 	case UCS_ERR_TIMED_OUT:
