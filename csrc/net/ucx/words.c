@@ -55,38 +55,64 @@ static bool list_has(const char *list, const char *name, size_t len)
 	return false;
 }
 
+static bool list_names(const char *list, const char *family, const char *rest)
+{
+	char name[16];
+
+	snprintf(name, sizeof(name), "%s%s", family, rest);
+	return list_has(list, name, strlen(name));
+}
+
+/* What is left of a family where the list is taken away; NULL: nothing. */
+static const char *family_rest(const char *family, const char *list)
+{
+	const bool verbs = *family != 'd' && !list_names(list, family, "_v") &&
+			   !list_names(list, family, "_verbs");
+	const bool mlx5 = !list_names(list, family, "_x") &&
+			  !list_names(list, family, "_mlx5");
+
+	if (list_names(list, family, "") || list_names(list, "ib", "") ||
+	    list_names(list, "all", ""))
+		return NULL;
+	if (mlx5 && (verbs || *family == 'd'))
+		return "";
+	return mlx5 ? "_x" : verbs ? "_v" : NULL;
+}
+
 bool rmx_ucx_transports(const char *wanted, char *buf, size_t size)
 {
 	/* ud only connects: what it calls RMA is software at the target */
-	static const char *const names[] = {
-		"rc",	    "rc_v", "rc_verbs", "rc_x", "rc_mlx5",
-		"dc",	    "dc_x", "dc_mlx5",	"ud",	"ud_v",
-		"ud_verbs", "ud_x", "ud_mlx5",
-	};
-	const bool all = !wanted || !*wanted || !strcmp(wanted, "all") ||
-			 !strcmp(wanted, "ib");
+	static const char *const families[] = {"rc", "dc", "ud"};
+	static const char *const variants[] = {"", "_v", "_verbs", "_x",
+					       "_mlx5"};
 	const bool without = wanted && *wanted == '^';
 	const char *list = without ? wanted + 1 : wanted;
+	const bool all = !wanted || !*wanted ||
+			 (!without && (list_names(list, "all", "") ||
+				       list_names(list, "ib", "")));
+	struct rmx_text text = {.buf = buf, .size = size};
 	bool rdma = false;
-	size_t used = 0;
 
 	/* those of them that there are: of the others UCX would complain */
 	snprintf(buf, size, "%s", all ? "ib" : "");
 	if (all)
 		return true;
-	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
-		const size_t len = strlen(names[i]);
-		const bool plain =
-			len == 2; /* rc, dc, ud: each with all of it */
-		const bool takes =
-			without ? plain && !list_has(list, names[i], len)
-				: list_has(list, names[i], len);
+	for (size_t i = 0; i < sizeof(families) / sizeof(*families); i++) {
+		const char *family = families[i];
+		const char *rest = family_rest(family, list);
 
-		if (!takes || used + len + 2 > size)
-			continue;
-		used += (size_t)snprintf(buf + used, size - used, "%s%s",
-					 used ? "," : "", names[i]);
-		rdma = rdma || *names[i] != 'u';
+		for (size_t k = 0; k < sizeof(variants) / sizeof(*variants);
+		     k++) {
+			const bool takes =
+				without ? rest && !strcmp(rest, variants[k])
+					: list_names(list, family, variants[k]);
+
+			if (!takes)
+				continue;
+			rmx_text_add(&text, "%s%s%s", text.used ? "," : "",
+				     family, variants[k]);
+			rdma = rdma || *family != 'u';
+		}
 	}
 	return rdma;
 }
