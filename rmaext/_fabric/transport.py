@@ -93,9 +93,14 @@ def _place(wanted: str) -> str:
     environment's, or the system's.
     """
     mapped = next(iter(loaded(_SONAME)), "")
+    if mapped and wanted == _SONAME:
+        wanted = mapped  # the loader gives that one, whatever else there is
     same = os.path.realpath(wanted) == os.path.realpath(mapped)
     if mapped and wanted and not same and os.path.basename(wanted).startswith("libucp.so"):
-        text = f"RMAEXT_UCX={wanted}: MPI has loaded {mapped}, beside which it cannot be: unset it"
+        text = (
+            f"RMAEXT_UCX={wanted}: MPI has loaded {mapped}, beside which it cannot be: unset it; "
+            "if MPI's is too old, unset RMAEXT_TRANSPORT, or use an MPI with UCX 1.20"
+        )
         raise LibraryError(errno.EBUSY, text)
     folders = [f"{sys.base_prefix}/lib"] if os.path.isdir(f"{sys.base_prefix}/conda-meta") else []
     there = (f"{folder}/{_SONAME}" for folder in [*folders, *system()])

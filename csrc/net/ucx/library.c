@@ -68,12 +68,19 @@ int rmaext_ucx_open(const char *path, int any, rmaext_library **lib_p)
 {
 	struct rmaext_library *lib = calloc(1, sizeof(*lib));
 	unsigned int major, minor, release;
-	const char *missing;
+	const char *missing, *advice;
 	void *handle;
 	int ret;
 
 	if (!lib)
 		return rmx_no_memory("an opened UCX");
+	/* beside one that MPI has loaded there can be no other */
+	handle = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+	advice = handle ? "unset RMAEXT_TRANSPORT, or use an MPI with UCX 1.20"
+			: "set RMAEXT_UCX to such a libucp.so.0, or unset "
+			  "RMAEXT_TRANSPORT";
+	if (handle)
+		dlclose(handle);
 	handle = library_load(path);
 	if (!handle) {
 		ret = rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlopen", "%s",
@@ -84,17 +91,16 @@ int rmaext_ucx_open(const char *path, int any, rmaext_library **lib_p)
 	if (missing) {
 		ret = rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlsym",
 			       "%s is missing: this is not UCX 1.%d or later; "
-			       "set RMAEXT_UCX to such a libucp.so.0",
-			       missing, RMX_UCX_OLDEST);
+			       "%s",
+			       missing, RMX_UCX_OLDEST, advice);
 		goto close_handle;
 	}
 	lib->ucp.get_version(&major, &minor, &release);
 	if (major != 1 || minor < RMX_UCX_OLDEST) {
 		ret = rmx_fail(-FI_ENOENT, RMX_NO_RANK, "ucp_get_version",
 			       "this is UCX %u.%u.%u, and must be 1.%d or a "
-			       "later 1.x: set RMAEXT_UCX to such a "
-			       "libucp.so.0, or unset RMAEXT_TRANSPORT",
-			       major, minor, release, RMX_UCX_OLDEST);
+			       "later 1.x: %s",
+			       major, minor, release, RMX_UCX_OLDEST, advice);
 		goto close_handle;
 	}
 	lib->head = (struct rmx_library){
