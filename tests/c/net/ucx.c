@@ -91,7 +91,14 @@ static void transports(void)
 		{"", "ib", true},
 		{"all", "ib", true},
 		{"ib", "ib", true},
+		{"self,sm,ib", "ib", true},
+		{"self,all", "ib", true},
 		{"^tcp,sm", "rc,dc,ud", true},
+		{"^ib", "", false},
+		{"^all", "", false},
+		{"^rc_mlx5", "rc_v,dc,ud", true},
+		{"^rc_v,dc_x,ud_verbs", "rc_x,ud_x", true},
+		{"^rc_mlx5,rc_verbs,dc", "ud", false},
 		{"^dc", "rc,ud", true},
 		{"^rc,dc", "ud", false},
 		{"rc", "rc", true},
@@ -259,30 +266,67 @@ static void calls_fail(void)
 	rig_close(&r);
 }
 
-/* A connection is lost: what is on its way fails, and then all goes on. */
+/*
+ * A connection is lost: what is on its way fails, and then all goes on. Each
+ * put has bytes and a place of its own: one that says that it is done is there.
+ */
 static void connections_break(void)
 {
-	static char values[SIZE];
-	rmaext_op *ops[40] = {0};
+	enum { PUTS = 40, PLACE = 16384 };
+	static const size_t lengths[] = {PLACE, 8};
+	static char values[PUTS * PLACE];
+	rmaext_op *ops[PUTS] = {0};
+	bool done[PUTS], failed[PUTS];
+	int compared = 0;
 	uint64_t before;
 	struct rig r;
 	int lost = 0;
 
-	rig_start(&r);
+	stub_find();
+	rig_open(&r, (struct rig_options){.size = sizeof(values),
+					  .two = true,
+					  .served = true});
 	all_works(&r);
 	for (int round = 0; round < 30; round++) {
 		for (size_t i = 0; i < COUNT(ops); i++) {
-			const int ret = put_begin(r.window, 0, 1024 * i, values,
-						  i % 2 ? 8 : 16384, &ops[i]);
+			char *own = values + PLACE * i;
+			const size_t len = lengths[i % 2];
+			int ret;
 
+			memset(own, (int)(round * COUNT(ops) + i) % 255 + 1,
+			       PLACE);
+			ret = put_begin(r.window, 0, PLACE * i, own, len,
+					&ops[i]);
+			done[i] = false;
+			failed[i] = ret == -FI_ECONNRESET;
 			CHECK(!ret || ret == RMAEXT_PENDING ||
 			      ret == -FI_ECONNRESET);
+			/* some end before it, some begin after it */
+			if (i == COUNT(ops) / 4 && !flush_for(r.window, 0, 10))
+				memset(done, true, i + 1);
 			if (i == COUNT(ops) / 2)
 				break_all();
+			if (i == COUNT(ops) * 3 / 4)
+				rmaext_fabric_progress(r.origin, 0);
 		}
-		for (size_t i = 0; i < COUNT(ops); i++)
-			lost += ops[i] && finish(RMAEXT_PENDING, &ops[i]) < 0;
-		lost += flush_for(r.window, 0, 10) < 0;
+		for (size_t i = 0; i < COUNT(ops); i++) {
+			if (!ops[i])
+				continue;
+			failed[i] = finish(RMAEXT_PENDING, &ops[i]);
+			done[i] = !failed[i];
+			lost += failed[i];
+		}
+		if (flush_for(r.window, 0, 10))
+			lost++;
+		else
+			memset(done, true, sizeof(done));
+		for (size_t i = 0; i < COUNT(ops); i++) {
+			if (!done[i] || failed[i])
+				continue;
+			CHECK(!memcmp(r.window_memory + PLACE * i,
+				      values + PLACE * i, lengths[i % 2]));
+			compared++;
+		}
 		while (flush_for(r.window, 0, 10))
 			;
 		/* a message of then may be lost, too: it says so */
@@ -290,7 +334,7 @@ static void connections_break(void)
 			lost++;
 		all_works(&r);
 	}
-	CHECK(lost);
+	CHECK(lost && compared);
 	fail("ep_create:1:-6");
 	break_all();
 	put_failed(&r, SIZE); /* or it comes when all is over */
