@@ -138,9 +138,11 @@ test-verbs: develop ## the RMA tests over verbs;ofi_rxm, in a virtual machine wi
 		$(or $(ARGS),$(RMA_TESTS) -k 'not GiB') || status=$$?; \
 	[ $$status = 77 ] || exit $$status
 
-# Over a libucp of the tests, which delays and reorders all that UCX may: tests/ucx/stub.h. A
-# stopped rank is no lost one there, as the network needs no CPU of the target's; and what
-# nobody has flushed may be on its way for long (somebody_looks).
+# Over a libucp of the tests, which delays and reorders much of what UCX may, not all:
+# tests/ucx/stub.h. Left out: what nobody has flushed may be on its way for long there
+# (somebody_looks); a stopped rank is no lost one, as the network needs no CPU of the target's.
+# Ranks are killed with the delays off (STUB_PROMPT), and not with operations in flight
+# (in_flight, words_wait) or those of a node: that is not tested over UCX.
 UCX_KILLS = tests/sync/test_lost_ranks.py tests/jobs/test_faults.py -k "(network or killed) and not \
 	(in_flight or words_wait or of_this_node or system)"
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * A libucp for tests only, between processes of one machine. It keeps what UCP
- * promises of an RDMA transport, and nothing else:
+ * promises of an RDMA transport, and little else, though it does not do all
+ * that UCP may:
  *
  * - A put or get is carried out by the origin alone (process_vm_writev), though
  *   the target sleeps. The target's table of regions is asked, under its lock:
@@ -13,6 +14,8 @@
  * - Its buffer is free when it completes, which may be at once, and says
  * nothing of the target.
  * - An active message is a datagram, or several. Messages overtake each other.
+ * - What a lost or closed connection had on its way ends before or after that
+ *   is told.
  * - A peer that has died is noticed by those who send to it.
  *
  * What a caller must not do ends the process with a word: two threads at a time
@@ -22,7 +25,8 @@
  * STUB_FAIL=name:n:status fails the nth call of ucp_name; with name+ its
  * request fails later on. stub_break_all() loses all connections of this
  * process. STUB_DEVICE=none: there is no device; STUB_TRANSPORT: how peers are
- * reached; STUB_VERSION=1.13.1; STUB_SEED orders what happens.
+ * reached; STUB_VERSION=1.13.1; STUB_SEED orders what happens;
+ * STUB_PROMPT: nothing is delayed.
  */
 #ifndef STUB_H
 #define STUB_H
