@@ -163,8 +163,9 @@ int rmx_op_overdue(struct rmx_op *op, int64_t now)
 
 void rmx_op_waits(struct rmx_op *op, int64_t now)
 {
-	/* the limit counts anew where nobody has waited for a while */
-	if (op->deadline && now <= op->look + 5 * RMX_SLICE)
+	/* of a request it counts anew where nobody has waited for a while */
+	if (op->deadline &&
+	    (!rmx_op_is_request(op) || now <= op->look + 5 * RMX_SLICE))
 		return;
 	op->seen = op_moves(op);
 	op->deadline = now + op->timeout;
