@@ -207,6 +207,8 @@ class IndexOperations(ManyOperations[ScalarT]):
 class ElementUpdates(Unique):
     """Atomic updates of elements of a rank's window; made by `Window.at`.
 
+    Any threads may use one at once, as they may the window.
+
     Examples
     --------
     >>> here = win.at(0)

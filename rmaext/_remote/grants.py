@@ -31,7 +31,7 @@ __all__ = ["Grant", "check_grants", "end_grants", "export", "grant", "live_grant
 class Grant(Unique):
     """Some of this rank's memory in a window, for whoever has a ticket; made by `Window.grant`.
 
-    It ends with `revoke`, or with the block of `with`.
+    It ends with `revoke`, or with the block of `with`. Any threads may use one at once.
 
     Attributes
     ----------
@@ -156,10 +156,11 @@ class Grant(Unique):
         >>> grant.revoked
         True
         """
-        if self._handle is None:
+        handle = self._handle  # another thread may end it meanwhile
+        if handle is None:
             return
         self.revoked = True
-        code = lib.rmaext_window_close(self._handle)
+        code = lib.rmaext_window_close(handle)
         if code:
             raise from_c(code, f"revoke: {self._name}")
         self._handle = None

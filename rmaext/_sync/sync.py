@@ -30,7 +30,8 @@ class LockGuard(With, Unique):
     """The end of a lock: what `Window.lock` and `Window.lock_all` return.
 
     The lock is held already. `with` gives the window, and releases the lock at the end of the
-    block; who uses no `with` calls `unlock` or `unlock_all`.
+    block; who uses no `with` calls `unlock` or `unlock_all`. The lock is its thread's: another one
+    cannot release it (SyncError).
 
     Examples
     --------

@@ -55,7 +55,7 @@ class Prefetch(Unique):
     """Records that are on their way: `Store.prefetch` returns it.
 
     The operation goes on by itself, also when this object is dropped. The batch is kept until
-    then: nothing has to be waited for.
+    then: nothing has to be waited for. Any threads may wait for one at once.
 
     ``await future`` waits in a coroutine of asyncio, without a busy loop, and returns
     the result.

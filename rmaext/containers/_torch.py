@@ -38,7 +38,7 @@ class TorchDataset:
     Local. A DataLoader fetches a batch by one call of `__getitems__`, which is one `Store.get`
     of each store. Give it `num_workers=0`, as by default: workers are forked, and cannot read
     stores (ClosedError). A sampler, as torch.utils.data.RandomSampler with a generator of
-    the rank's own seed, says which records this rank reads.
+    the rank's own seed, says which records this rank reads. Any threads may read at once.
 
     Examples
     --------

@@ -82,10 +82,11 @@ def late(win: rmaext.Window, hasty: rmaext.Window) -> None:
             target=lambda: raises(rmaext.RmaTimeout, lambda: put.wait(3 * LIMIT), 3 * LIMIT, 20)
         )
         thread.start()
-        while not put._op.busy:  # it does not wait yet
-            time.sleep(0.001)
+        until_it_waits = lambda: any(put._op.busy or time.sleep(0.001) for _ in range(20_000))  # noqa: E731
+        assert until_it_waits()
         assert not put.test()
         raises(rmaext.RmaTimeout, lambda: put.wait(0.2), 0.2, 0.5)
+        assert until_it_waits()  # again: the two have waited by turns
         raises(rmaext.SyncError, put.free)
         assert not put.cancel()
         thread.join()
