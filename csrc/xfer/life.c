@@ -14,9 +14,7 @@
  */
 #include "xfer/operation.h"
 
-#include <stdlib.h>
-
-static const struct rmx_life op_life, request_life;
+static const struct rmx_life op_life;
 
 /* -- begin */
 
@@ -24,7 +22,7 @@ static const struct rmx_life op_life, request_life;
 static void op_begin(struct rmx_op *op, int *ended, struct rmaext_op **op_p)
 {
 	op->ended = ended;
-	op->owned.life = ended == &op->over ? &op_life : &request_life;
+	op->owned.life = &op_life;
 	atomic_store(&op->open, 1);
 	*op_p = &op->owned;
 	if (rmx_is_message(op)) {
@@ -274,27 +272,6 @@ int rmx_op_release(struct rmx_op *op)
 	return 0;
 }
 
-static bool op_cancel(struct rmx_op *op)
-{
-	const struct rmaext_error record = {
-		.code = -FI_ECANCELED,
-		.call = "cancel",
-		.detail = "the request was cancelled",
-	};
-	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
-	bool unsent;
-
-	pthread_mutex_lock(&backlog->lock);
-	unsent = atomic_load(&op->waits) && !op->sent;
-	if (unsent) {
-		rmx_op_told(op);
-		rmx_op_failed(op, &record);
-		rmx_backlog_take_out(op);
-	}
-	pthread_mutex_unlock(&backlog->lock);
-	return unsent;
-}
-
 static int owned_wait(struct rmaext_op *owned, int64_t slice)
 {
 	return rmx_op_wait(rmx_op_of(owned), slice);
@@ -307,16 +284,27 @@ static int owned_release(struct rmaext_op *owned)
 
 static bool owned_cancel(struct rmaext_op *owned)
 {
-	return op_cancel(rmx_op_of(owned));
+	const struct rmaext_error record = {
+		.code = -FI_ECANCELED,
+		.call = "cancel",
+		.detail = "the request was cancelled",
+	};
+	struct rmx_op *op = rmx_op_of(owned);
+	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
+	bool unsent;
+
+	pthread_mutex_lock(&backlog->lock);
+	unsent = rmx_op_is_request(op) && atomic_load(&op->waits) && !op->sent;
+	if (unsent) {
+		rmx_op_told(op);
+		rmx_op_failed(op, &record);
+		rmx_backlog_take_out(op);
+	}
+	pthread_mutex_unlock(&backlog->lock);
+	return unsent;
 }
 
 static const struct rmx_life op_life = {
-	.wait = owned_wait,
-	.release = owned_release,
-	.rank = rmx_owned_rank,
-};
-
-static const struct rmx_life request_life = {
 	.wait = owned_wait,
 	.release = owned_release,
 	.cancel = owned_cancel,

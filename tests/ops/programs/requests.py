@@ -49,6 +49,14 @@ def raises(error: type[BaseException], call, least: float = 0.0, most: float = 1
     raise AssertionError(f"raised after {took:.2f} s, not {least} to {most}")
 
 
+def until_busy(request: Request) -> None:
+    """Wait until another thread is in C with a request."""
+    end = time.monotonic() + 20
+    while not request._op.busy:
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
 def ten(win: rmaext.Window) -> Request:
     """Begin a get of ten elements, all 7, from the second half."""
     if "ranges" in sys.argv:
@@ -82,11 +90,10 @@ def late(win: rmaext.Window, hasty: rmaext.Window) -> None:
             target=lambda: raises(rmaext.RmaTimeout, lambda: put.wait(3 * LIMIT), 3 * LIMIT, 20)
         )
         thread.start()
-        until_it_waits = lambda: any(put._op.busy or time.sleep(0.001) for _ in range(20_000))  # noqa: E731
-        assert until_it_waits()
+        until_busy(put)
         assert not put.test()
         raises(rmaext.RmaTimeout, lambda: put.wait(0.2), 0.2, 0.5)
-        assert until_it_waits()  # again: the two have waited by turns
+        until_busy(put)  # again: the two have waited by turns
         raises(rmaext.SyncError, put.free)
         assert not put.cancel()
         thread.join()
