@@ -40,9 +40,9 @@ CHOSEN = {
         "window of 1 MiB": "Window.allocate of 1 MiB, 2 ranks: window of 1 MiB on each of 2 ranks",
     },
     TCP: {
-        "get, 8 B": "tcp;ofi_rxm, 8 B: get, 8 B",
-        "put + flush, 8 B": "tcp;ofi_rxm, 8 B: put + flush, 8 B",
-        "fetch_add, 8 B": "tcp;ofi_rxm, 8 B: fetch_add, 8 B",
+        "get, 8 B": "tcp, 8 B: get, 8 B",
+        "put + flush, 8 B": "tcp, 8 B: put + flush, 8 B",
+        "fetch_add, 8 B": "tcp, 8 B: fetch_add, 8 B",
         "4,096 random updates": "tcp, 4096 random updates of 8 B to one target: "
         "fetch_add_many, 4096 words, 8 B",
         "fence, nothing sent": "tcp, 2 ranks at work: empty fence",

@@ -28,7 +28,7 @@ from typing import Any
 
 import baseline
 from beside import BESIDE
-from containers.targets import CONTAINERS, WITHOUT_GLOBAL_ARRAYS
+from containers.targets import CONTAINERS, SKIPPED
 from targets import OVER, SPEED, TABLE, VALUE, Claim, Library, Row
 
 from rmaext.bench import report, run
@@ -108,8 +108,6 @@ def measure(row: Row, library: Library, options: argparse.Namespace) -> dict[str
         "facts": {},
     }
     start = time.monotonic()
-    if library.libfabric:
-        os.environ["RMAEXT_LIBFABRIC"] = str(binaries.parent / library.libfabric)
     try:
         if not Path(mpi.mpiexec).exists():
             name = "openmpi" if "openmpi" in library.environment else "mpich"
@@ -117,7 +115,6 @@ def measure(row: Row, library: Library, options: argparse.Namespace) -> dict[str
         result.update(run.launch(mpi, started, options.limit))
     except run.JobError as exc:
         result["error"] = str(exc)
-    os.environ.pop("RMAEXT_LIBFABRIC", None)
     result["seconds"] = time.monotonic() - start
     routes = result["facts"].get("routes", {})
     lines = []
@@ -251,8 +248,8 @@ def main() -> int:
             # after each: an interrupted run is not lost
             options.json.write_text(json.dumps(results, indent=1) + "\n")
             options.markdown.write_text(markdown(results))
-    if WITHOUT_GLOBAL_ARRAYS:
-        print(WITHOUT_GLOBAL_ARRAYS)
+    for text in SKIPPED:
+        print(text)
     verdicts = [line["verdict"] for result in results for line in result["lines"]]
     print(f"met {verdicts.count('met')}, missed {verdicts.count('**missed**')},", end=" ")
     rest = sum(word not in ("met", "**missed**", "stated") for word in verdicts)

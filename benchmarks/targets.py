@@ -36,13 +36,9 @@ class Library:
     name: str
     environment: str
     level: str = "multiple"
-    libfabric: str = ""  # rmaext's, in the virtual environment; "": the system's
 
 
 MPICH = Library("MPICH", "MPICH", ".venv")
-WHEEL = Library(
-    "MPICH; rmaext over its libfabric 2.5", "MPICH", ".venv", libfabric="lib/mpich/libfabric.so.1"
-)
 SINGLE = Library("MPICH, thread level single", "MPICH", ".venv", "single")
 OPENMPI = Library("Open MPI", "Open MPI", ".venv-openmpi")
 UCX = Library("Open MPI over UCX", "Open MPI, UCX", ".venv-openmpi")
@@ -166,7 +162,7 @@ def programs(ranks: int) -> Row:
     titles = ("empty fence", "halo", r"\d+ inserts", r"batch of \d+ records", r"\d+ indexed gets")
     return Row(
         f"tcp, {ranks} ranks at work",
-        (MPICH, WHEEL, OPENMPI),
+        BOTH,
         job("programs", (CREATE, MPI_CREATE), "fabric", ranks, ROWS),
         tuple(Claim(title, TIME, 1.0, (MPI_CREATE,), CREATE) for title in titles),
         "fabric",
@@ -178,7 +174,7 @@ def singles(ranks: int) -> Row:
     """Return the row of single updates and puts in a plain loop, over the network."""
     return Row(
         f"tcp, {ranks} ranks at work, 8 B each to random other ranks",
-        (MPICH, WHEEL),
+        (MPICH,),
         job("singles", (CREATE, MPI_CREATE), "fabric", ranks, ROWS, rounds=4),
         tuple(
             Claim(f"single {call} in a loop", SPEED, 10, (MPI_CREATE,), CREATE)
@@ -316,8 +312,8 @@ TABLE = (
         "cma",
     ),
     Row(
-        "tcp;ofi_rxm, 8 B",
-        (MPICH, WHEEL, OPENMPI, UCX),
+        "tcp, 8 B",
+        (MPICH, OPENMPI, UCX),
         job("latency", (CREATE, MPI_CREATE), "fabric", sizes=[8]),
         (
             Claim(EACH[0], TIME, None, mine=CREATE),
@@ -328,15 +324,15 @@ TABLE = (
         stated=(OPENMPI, UCX),
     ),
     Row(
-        "tcp;ofi_rxm, bandwidth at 1 MiB",
-        (MPICH, WHEEL, OPENMPI, UCX),
+        "tcp, bandwidth at 1 MiB",
+        (MPICH, OPENMPI, UCX),
         job("bandwidth", (CREATE, MPI_CREATE), "fabric", sizes=[MIB]),
         tuple(Claim(f"{name} x 64", SPEED, 1.05, mine=CREATE) for name in ("put", "get")),
         "fabric",
     ),
     Row(
-        "tcp;ofi_rxm, 8 B, by what the target does",
-        (MPICH, WHEEL),
+        "tcp, 8 B, by what the target does",
+        (MPICH,),
         job("away", (CREATE,), "fabric", program=ROWS),
         tuple(
             Claim(name, TIME, 1.3, ("target in a fence",), mine)
@@ -346,8 +342,8 @@ TABLE = (
         "fabric",
     ),
     Row(
-        "tcp;ofi_rxm, 8 B, the origin computes before each",
-        (MPICH, WHEEL, OPENMPI),
+        "tcp, 8 B, the origin computes before each",
+        BOTH,
         job("pauses", (CREATE, MPI_CREATE), "fabric", program=ROWS),
         tuple(
             Claim(f"{name}, {pause}", TIME, None, mine=CREATE)
@@ -357,8 +353,8 @@ TABLE = (
         "fabric",
     ),
     Row(
-        "tcp;ofi_rxm, with the check of who connects, over without",
-        (MPICH, WHEEL),
+        "tcp, with the check of who connects, over without",
+        (MPICH,),
         job("connections", (CREATE,), "fabric", 3, ROWS, rounds=16),
         (
             Claim("connection", TIME, 1.1, ("not checked",), "rmaext, connections checked"),
@@ -377,8 +373,8 @@ TABLE = (
         stated=(MPICH,),
     ),
     Row(
-        "tcp;ofi_rxm, accumulate float64: sum",
-        (MPICH, WHEEL, OPENMPI, UCX),
+        "tcp, accumulate float64: sum",
+        (MPICH, OPENMPI, UCX),
         job("sums", (CREATE, MPI_CREATE), "fabric", program=ROWS, sizes=[8, 4 * MIB]),
         (
             Claim("accumulate", TIME, None, mine=CREATE, size=8),
@@ -394,8 +390,8 @@ TABLE = (
         tuple(Claim("notified put", TIME, 0.5, size=size) for size in (8, 4096)),
     ),
     Row(
-        "tcp;ofi_rxm, put_notify, one way: put + flush + Send",
-        (MPICH, WHEEL, OPENMPI, UCX),
+        "tcp, put_notify, one way: put + flush + Send",
+        (MPICH, OPENMPI, UCX),
         job("notify", (CREATE, MPI_CREATE), "fabric", program=ROWS, sizes=[8, 4096]),
         tuple(
             Claim("notified put", TIME, most, mine=CREATE, size=size)
@@ -417,8 +413,8 @@ TABLE = (
         INDEXED,
     ),
     Row(
-        "tcp;ofi_rxm: indexed like an array",
-        (MPICH, WHEEL, OPENMPI, UCX),
+        "tcp: indexed like an array",
+        (MPICH, OPENMPI, UCX),
         job("parts", (CREATE, MPI_CREATE), "fabric", program=ROWS),
         tuple(replace(claim, mine=CREATE) for claim in INDEXED),
         "fabric",

@@ -22,22 +22,34 @@ from targets import (
     job,
 )
 
-__all__ = ["CONTAINERS", "WITHOUT_GLOBAL_ARRAYS"]
+__all__ = ["CONTAINERS", "SKIPPED"]
 
 FOLDER = Path(__file__).resolve().parent
 
 
 GLOBAL_ARRAYS = Path(os.environ.get("GLOBAL_ARRAYS", "/usr"))  # a prefix
-WITHOUT_GLOBAL_ARRAYS = (
-    ""
-    if (
-        [*GLOBAL_ARRAYS.glob("lib/**/libarmci-*.a")]
-        and (GLOBAL_ARRAYS / "include" / "ga.h").exists()
+HAS_GLOBAL_ARRAYS = (
+    any(GLOBAL_ARRAYS.glob("lib/**/libarmci-*.a")) and (GLOBAL_ARRAYS / "include" / "ga.h").exists()
+)
+HAS_DEEPHYPER = (FOLDER.parents[1] / "build" / "dropin" / "site" / "deephyper").exists()
+
+# what is not measured for want of a peer, and where it comes from
+SKIPPED = tuple(
+    f"{rows}: skipped, as {peer}"
+    for there, rows, peer in (
+        (
+            HAS_GLOBAL_ARRAYS,
+            "Array beside Global Arrays",
+            "Debian's libglobalarrays-dev and libarmci-mpi-dev are not installed (GLOBAL_ARRAYS "
+            "names another prefix than /usr)",
+        ),
+        (
+            HAS_DEEPHYPER,
+            "Dict, an item",
+            "deephyper is not there (make test-dropin ARGS='--only deephyper' downloads it)",
+        ),
     )
-    else (
-        "Array beside Global Arrays: skipped, as Debian's libglobalarrays-dev and libarmci-mpi-dev "
-        "are not installed (GLOBAL_ARRAYS names another prefix than /usr)"
-    )
+    if not there
 )
 
 # what Open MPI allocates is shared memory of the node whatever it is told
@@ -193,13 +205,16 @@ CONTAINERS = (
     many_keys("node", (MPI_ALLOCATE, MPI_CREATE)),
     many_keys("fabric", (MPI_CREATE,)),
     # MPICH aborts the job: the package's Get on one node reads memory into itself
-    one_key("node", (OPENMPI,)),
-    one_key("fabric", (MPICH, OPENMPI)),
+    *(
+        one_key(route, libraries)
+        for route, libraries in (("node", (OPENMPI,)), ("fabric", (MPICH, OPENMPI)))
+        if HAS_DEEPHYPER
+    ),
     *(row(route) for row in (tasks, newest) for route in ROUTES),
     million("node"),
     mailbox("node", 0.5),
     mailbox("fabric", 0.7),
     table_of_a_node(),
     *(row for route in ROUTES for row in arrays(route)),
-    *(beside_global_arrays(route) for route in ROUTES if not WITHOUT_GLOBAL_ARRAYS),
+    *(beside_global_arrays(route) for route in ROUTES if HAS_GLOBAL_ARRAYS),
 )
