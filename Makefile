@@ -83,7 +83,7 @@ $(VENV)/.extension: $(SOURCES) $(HEADERS) $(PYTHON_C) $(DECLARED) setup.py setup
 # -- tests -----------------------------------------------------------------------
 
 test: develop ## the whole suite: serial tests, then at 1, 2, 3 and 4 ranks
-	$(LAUNCH) $(ARGS)
+	$(LAUNCH) --workers 4 $(ARGS)
 
 test-serial: develop ## the serial tests
 	$(LAUNCH) --sizes 0 $(ARGS)
@@ -210,9 +210,6 @@ MPI_SIZES = $(wildcard tests/*/test_conformance_*.py) tests/comm/test_collective
 	progress.py locks.py epochs.py lost_ranks.py signals.py) $(addprefix tests/window/test_, \
 	dynamic.py joined.py routes.py shared.py threads.py window.py)
 
-# Four chains at a time: most of the serial tests wait, and those at sizes do not.
-WAITING = jobs ops sync window containers remote inside
-
 check: ## all that CI runs: lint, type, site, check-c, test with both MPIs
 	$(MAKE) check-first
 	$(MAKE) check-tests
@@ -224,18 +221,17 @@ check-first:
 	$(MAKE) develop MPI=openmpi
 
 check-tests:
-	$(MAKE) -j4 -Otarget check-text check-waiting check-alone check-sizes
+	$(MAKE) -j4 -Otarget check-serial check-sizes check-alone check-text
 
 check-text: lint type site
+	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
 
-check-waiting:
-	$(MAKE) test-serial MPI=mpich ARGS="--limit 4000 --durations 12 $(addprefix tests/,$(WAITING))"
+check-serial:
+	$(MAKE) test-serial MPI=mpich ARGS="--workers 3 --limit 4000 --durations 24"
 
 check-alone:
 	$(MAKE) check-c
 	$(MAKE) check-seeds
-	$(MAKE) test-serial MPI=mpich ARGS="--limit 4000 --durations 12 $(addprefix --ignore=tests/,$(WAITING))"
-	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
 
 # A minute of new seeds with what check-c has built, in what others leave of the cores.
 check-seeds: $(WORLDS:%=build/asan/%)

@@ -4,7 +4,8 @@
 As a program it runs the test suite: the serial tests once, then those marked
 `mpi` at each size, every job under a time limit:
 
-    python tests/launch.py [--marks EXPR] [--sizes 0,1,2:fabric] [--limit S] [pytest arguments]
+    python tests/launch.py [--marks EXPR] [--sizes 0,1,2:fabric] [--limit S] [--workers N]
+                           [pytest arguments]
     python tests/launch.py --run SIZE [--limit SECONDS] program.py [arguments]
 
 Size 0 stands for the serial tests. A size may name the route that windows take:
@@ -189,10 +190,15 @@ def mpirun(
         return done
 
 
-def pytest_command(size: int, python: Sequence[str], marks: str) -> list[str]:
-    """Return the start of a command for the serial tests (size 0), or for those marked mpi."""
+def pytest_command(size: int, python: Sequence[str], marks: str, workers: int = 1) -> list[str]:
+    """Return the start of a command for the serial tests (size 0), or for those marked mpi.
+
+    `workers` run the serial tests of a file each (pytest-xdist): most of them wait for jobs.
+    """
     if not size:
-        return [*python, "-m", "pytest", "--no-header", "-m", f"not mpi and ({marks})"]
+        spread = ["-n", str(workers), "--dist", "loadfile"] if workers > 1 else []
+        command = [*python, "-m", "pytest", "--no-header", *spread]
+        return [*command, "-m", f"not mpi and ({marks})"]
     # One cache for all ranks would be written by all ranks.
     command = [*mpi_command(size), *python, "-m", "pytest", "-p", "no:cacheprovider"]
     return [*command, "--no-header", "-m", f"mpi and ({marks})"]
@@ -262,6 +268,9 @@ def main() -> int:
     parser.add_argument("--marks", help="as pytest's -m; default: all but scale, matrix and stress")
     parser.add_argument("--sizes", default="0,1:fabric,2:direct,2:fabric,3:mixed,4")
     parser.add_argument("--limit", type=float, default=2700, help="seconds a run")
+    parser.add_argument(
+        "--workers", type=int, default=1, help="files of serial tests that run at once"
+    )
     parser.add_argument("--cover", action="store_true")
     options, own = parser.parse_known_args()
     wanted = options.marks or QUICK
@@ -287,9 +296,8 @@ def main() -> int:
         name = f"{launcher()[1]}, " + (f"size {run}" if size else "serial tests")
         print(f"== {name}", flush=True)
         start = time.monotonic()
-        code = _run_tests(
-            [*pytest_command(size, python, wanted), color, *own], size, route, options.limit
-        )
+        command = [*pytest_command(size, python, wanted, options.workers), color, *own]
+        code = _run_tests(command, size, route, options.limit)
         if code:
             print(f"== {name}: status {code} after {time.monotonic() - start:.0f} s", flush=True)
         results.append(code)

@@ -481,7 +481,7 @@ def test_no_pidfd_of_what_may_be_another_process(change):
         assert len(os.listdir("/proc/self/fd")) == before
 
 
-@pytest.mark.parametrize("pid", [os.getpid(), 0, 2**22 + 1, 2**31, 2**62])
+@pytest.mark.parametrize("pid", [pytest.param(os.getpid(), id="own"), 0, 2**22 + 1, 2**31, 2**62])
 def test_no_pidfd_of_no_peer(pid):
     assert open_pidfd(OWN, OWN._replace(pid=pid)) == -1
 
