@@ -657,8 +657,6 @@ void rmaext_fabric_leave(rmaext_fabric *fabric);
  */
 int rmaext_peer_add(rmaext_fabric *fabric, const void *address, size_t len,
 		    int pidfd, rmaext_peer **peer_p);
-/* Tells that the peer has a progress thread, which answers messages. */
-void rmaext_peer_serves(rmaext_peer *peer);
 
 /*
  * Memory that other processes of this node may map. It stays until the process

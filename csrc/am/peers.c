@@ -61,8 +61,3 @@ int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 	rmx_fabric_leave(f);
 	return ret;
 }
-
-void rmaext_peer_serves(rmaext_peer *peer)
-{
-	atomic_store(&peer->serves, true);
-}

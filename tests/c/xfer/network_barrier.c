@@ -25,7 +25,7 @@ static int64_t size;
 static size_t block_size;
 
 static void window_open(struct rank *r, const char *keys, size_t key_len,
-			const uint64_t *base, bool progress)
+			const uint64_t *base)
 {
 	static const uint8_t token[16] = "fifteen letters";
 	uint64_t sizes[MOST];
@@ -33,8 +33,6 @@ static void window_open(struct rank *r, const char *keys, size_t key_len,
 
 	for (int64_t i = 0; i < size; i++) {
 		r->peer[i] = peer_of(r->fabric, ranks[i].fabric);
-		if (progress)
-			rmaext_peer_serves(r->peer[i]);
 		sizes[i] = block_size;
 		access[i] = RMAEXT_READ | RMAEXT_WRITE;
 		route[i] = RMAEXT_FABRIC;
@@ -91,7 +89,7 @@ static void ranks_open(int64_t count, int64_t deaf, bool thread)
 			SHIFT +
 			(i >= size - deaf ? rmaext_network_barrier_bytes() : 0);
 
-		window_open(r, keys, len, base, true);
+		window_open(r, keys, len, base);
 		OK(rmaext_network_barrier_open(r->window, r->block + at, SHIFT,
 					       0, &r->barrier));
 	}
