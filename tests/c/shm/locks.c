@@ -20,6 +20,7 @@ enum {
 	 */
 	GUARDED = 2,
 	CALLS = 8,	 /* of a task */
+	PATH = 200,	 /* choices in a run, at most */
 	MOST = RANKS + 4 /* words in a message */
 };
 
@@ -40,6 +41,22 @@ enum {
 enum outcome { GOT, LATE, LOST, STUCK };
 static const char *const outcomes[] = {
 	"has", "gives up, too late:", "finds lost", "is stuck at"};
+
+/*
+ * All orders of a small program, instead of a seed's: the ranks share a node,
+ * and a step of a lock is all or nothing. `path` says what was chosen where
+ * several things could happen next.
+ */
+static struct {
+	bool on, ends;	   /* ends: the order of what comes now is all one */
+	int64_t changes;   /* of the words of locks: who waits goes on then */
+	int deaths, skips; /* that may come yet in this run */
+	struct {
+		uint8_t taken, of;
+	} path[PATH];
+	size_t at, length;
+	uint64_t runs;
+} every;
 
 /* What is on its way for a task, or was when its rank died. */
 struct message {
@@ -108,6 +125,9 @@ static void tell(void)
 					words[places.slots + (uint64_t)r]);
 		fprintf(stderr, "\n");
 	}
+	for (size_t i = 0; every.on && i < every.at; i++)
+		fprintf(stderr, "%s%d", i ? " " : "\tpath ",
+			every.path[i].taken);
 }
 
 static void does(const struct task *t, const char *what, int target)
@@ -243,12 +263,24 @@ static int step_call(struct rmaext_lock *l, struct rmaext_exchange *e,
 	}
 }
 
+static uint64_t words_hash(int target)
+{
+	const int64_t *words = (int64_t *)world.node[target].cells;
+
+	return rmx_name(words + places.lock, 24) ^
+	       3 * rmx_name(words + places.slots, 8 * (size_t)world.ranks);
+}
+
 static int step_near(struct task *t, struct side *side, const struct step_of *s)
 {
+	const uint64_t before =
+		every.on ? words_hash((int)side->lock.target) : 0;
 	const int ret = step_call(&side->lock, NULL, t, s);
 
-	if (s->step > WAIT ||
-	    (s->step != JOIN && ret == 1 && !s->exclusive)) /* NodeLock */
+	every.changes +=
+		every.on && words_hash((int)side->lock.target) != before;
+	if (!every.on && (s->step > WAIT || (s->step != JOIN && ret == 1 &&
+					     !s->exclusive))) /* NodeLock */
 		rmaext_lock_tell(
 			world.node[t->rank].window, side->lock.block, 0,
 			s->exclusive && s->step != PASS && s->step != WAIT);
@@ -415,7 +447,10 @@ static enum outcome await_turn(struct task *t, struct side *side, int exclusive,
 			return lost(side, l->target);
 		if (ret)
 			return GOT;
-		if (!side->far) /* a futex wakes it, or it naps */
+		/* a futex wakes it, or it naps */
+		if (every.on)
+			task_pause(t, NAP, &every.changes, every.changes);
+		else if (!side->far)
 			task_pause(t, (int64_t)draw(NAP), NULL, 0);
 		is(world.now < begun + STARVED, "a waiter is not let in");
 		if (end && world.now >= end)
@@ -827,6 +862,225 @@ static uint64_t run(uint64_t seed)
 	return world.history;
 }
 
+/* -- all orders */
+
+/* What a rank does: it takes these locks, one inside the other, and goes. */
+struct plan {
+	const char *name;
+	int count, target[2], exclusive[2];
+	int64_t limit;
+};
+
+static const struct plan plans[] = {
+	{"X", 1, {0}, {1}, -1},		 {"S", 1, {0}, {0}, -1},
+	{"X<", 1, {0}, {1}, MS},	 {"S<", 1, {0}, {0}, MS},
+	{"X0X1", 2, {0, 1}, {1, 1}, -1}, {"S0S1", 2, {0, 1}, {0, 0}, -1},
+	{"S1S0", 2, {1, 0}, {0, 0}, -1}, {"S0S1<", 2, {0, 1}, {0, 0}, MS},
+};
+enum { X0X1 = 4, S1S0 = 6 };
+
+static const struct plan *plan_of[RANKS];
+
+static size_t choose(size_t count)
+{
+	if (count == 1 || every.ends)
+		return 0;
+	CHECK(every.at < PATH);
+	if (every.at == every.length) {
+		every.path[every.length].taken = 0;
+		every.path[every.length++].of = (uint8_t)count;
+	}
+	is(every.path[every.at].of == count, "the same path is another one");
+	return every.path[every.at++].taken;
+}
+
+/* The next path in order; false: there is none. */
+static bool path_next(void)
+{
+	every.at = 0;
+	while (every.length && every.path[every.length - 1].taken + 1 ==
+				       every.path[every.length - 1].of)
+		every.length--;
+	if (every.length)
+		every.path[every.length - 1].taken++;
+	return every.length;
+}
+
+static void plan_run(struct task *t)
+{
+	const struct plan *p = plan_of[t->rank];
+	int held = 0;
+
+	while (held < p->count &&
+	       enter(t, p->target[held], p->exclusive[held], p->limit) == GOT) {
+		held++;
+		task_pause(t, 0, NULL, 0);
+	}
+	while (held--) {
+		leave(t, p->target[held], p->exclusive[held]);
+		task_pause(t, 0, NULL, 0);
+	}
+}
+
+static void rank_dies(int number)
+{
+	world.node[number].dead = true;
+	for (int i = 0; i < world.ranks; i++)
+		world.node[i].known[number] = true;
+	died(number);
+	every.changes++;
+}
+
+/* One of the tasks goes on, a rank dies, or time passes. */
+static void plans_run(void)
+{
+	struct task *due[RANKS];
+
+	for (int idle = 0;;) {
+		size_t count = 0, living = 0, ways, way;
+
+		for (int i = 0; i < tasks.count; i++) {
+			struct task *t = &tasks.task[i];
+
+			living += !t->over && !world.node[t->rank].dead;
+			if (task_is_due(t))
+				due[count++] = t;
+		}
+		if (!living)
+			return;
+		is(count || idle++ < 1000, "they wait for each other");
+		if (!count) {
+			time_skip();
+			continue;
+		}
+		ways = count + (size_t)(every.skips > 0 && count < living) +
+		       (every.deaths ? living : 0);
+		way = choose(ways);
+		if (way < count) {
+			tasks.running = due[way];
+			world.active = due[way]->rank;
+			swapcontext(&tasks.loop, &due[way]->context);
+			world.active = -1;
+			continue;
+		}
+		way -= count;
+		if (every.skips > 0 && count < living && !way--) {
+			every.skips--;
+			world.now += NAP;
+			continue;
+		}
+		every.deaths--;
+		for (int i = 0; i < tasks.count; i++)
+			if (!tasks.task[i].over &&
+			    !world.node[tasks.task[i].rank].dead && !way--)
+				rank_dies(tasks.task[i].rank);
+	}
+}
+
+static void plans_judge(void)
+{
+	for (int i = 0; i < world.ranks; i++)
+		if (!world.node[i].dead)
+			lock_judge(i);
+}
+
+/* Each order of three ranks with such plans; so many of them may die. */
+static void plans_explore(int deaths, int skips)
+{
+	every.length = every.at = 0;
+	do {
+		memset(sides, 0, sizeof(sides));
+		memset(model, 0, sizeof(model));
+		memset(did, 0, sizeof(did));
+		every.deaths = deaths;
+		every.skips = skips;
+		tasks.count = 0;
+		for (int i = 0; i < world.ranks; i++) {
+			struct node *n = &world.node[i];
+
+			memset(n->cells, 0, 8 * world.cells);
+			n->dead = false;
+			memset(n->known, 0, sizeof(n->known));
+			model[i].writer = -1;
+			model[i].ticket = model[i].writer_ticket = -1;
+			for (int k = 0; k < world.ranks; k++)
+				side_open(i, k);
+			task_begin(i, plan_run);
+		}
+		every.ends = false;
+		plans_run();
+		every.ends = true;
+		every.deaths = every.skips = tasks.count = 0;
+		for (int i = 0; i < world.ranks; i++)
+			task_begin(i, program_last);
+		plans_run();
+		plans_judge();
+		every.runs++;
+	} while (path_next());
+}
+
+/* Has the program no circle of its own, and at most so many locks in all? */
+static bool plans_fit(int most)
+{
+	bool up = false, down = false;
+	int count = 0;
+
+	for (int i = 0; i < 3; i++) {
+		up = up || plan_of[i] == &plans[X0X1];
+		down = down || plan_of[i] == &plans[S1S0];
+		count += plan_of[i]->count;
+	}
+	return count <= most && !(up && down);
+}
+
+static void plans_try(bool all)
+{
+	const uint64_t before = every.runs;
+
+	plans_explore(0, 0);
+	plans_explore(1, 0);
+	if (!all)
+		return;
+	plans_explore(0, 1);
+	printf("%s %s %s: %llu\n", plan_of[0]->name, plan_of[1]->name,
+	       plan_of[2]->name, (unsigned long long)(every.runs - before));
+	fflush(stdout);
+}
+
+/*
+ * Three ranks, each of which takes one lock; with ALL=1 one of them takes two,
+ * and time may pass at any moment (some minutes).
+ */
+static void orders(void)
+{
+	const bool all = getenv("ALL");
+	const size_t count = COUNT(plans);
+
+	if (all)
+		alarm(0);
+	knobs.without = "deaths";
+	knobs.ranks = 3;
+	locks_open(3); /* a seed with as many */
+	CHECK(world.ranks == 3);
+	memset(node_of, 0, sizeof(node_of));
+	world.stepping = every.on = true; /* nothing goes by the network */
+	for (size_t i = 0; i < count * count * count; i++) {
+		const size_t of[] = {i / count / count, i / count % count,
+				     i % count};
+
+		for (int k = 0; k < 3; k++)
+			plan_of[k] = &plans[of[k]];
+		if (of[0] <= of[1] && of[1] <= of[2] && plans_fit(3 + all))
+			plans_try(all);
+	}
+	printf("%llu orders\n", (unsigned long long)every.runs);
+	for (int i = 0; i < world.ranks; i++)
+		world.node[i].dead = false;
+	world.stepping = every.on = false;
+	world_end();
+	world_close();
+}
+
 static void seeds(void)
 {
 	seeds_run(run);
@@ -834,5 +1088,6 @@ static void seeds(void)
 
 const struct test tests[] = {
 	{"seeds", seeds, NULL, NULL},
+	{"orders", orders, NULL, NULL},
 	{0},
 };
