@@ -196,7 +196,7 @@ class Job:
     def _of_window(self, window: Window | None) -> str:
         if window is None or (not window.number and window.hidden):
             return ""
-        return f" of window {window.number}{self._of_comm(window.comm)}"
+        return f" of window {window.number}{_of_container(window)}{self._of_comm(window.comm)}"
 
     def _of_comm(self, comm: int) -> str:
         return f" (communicator {_hex(comm)})" if self._several else ""
@@ -258,7 +258,8 @@ class Job:
             numbered = f"{step.call} #{step.number}" if step.number else step.call
             named = f"in {str(step).replace(step.call, numbered)}"
             what = "at the end of the program" if step.call == END else named
-            what += self._of_comm(thread.bytes)
+            its = (w for w in one.windows if (w.comm, w.number) == (thread.bytes, step.window))
+            what += "".join(map(_of_container, its)) + self._of_comm(thread.bytes)
         wait = Wait(one, thread, what, seconds)
         if mine is not None:
             missing = self._missing.get((mine.id, mine.steps))
@@ -290,6 +291,12 @@ class Job:
             target = [need for need in wait.needs if not runs(need)]
             wait.needs = target or [need for need in others if isinstance(need, Absent)]
             wait.blames = bool(wait.needs)
+
+
+def _of_container(window: Window) -> str:
+    """Return whose window it is: the program knows the container, and no window."""
+    words = ", ".join(filter(None, (window.container, window.site)))
+    return f" ({words})" if window.container else ""
 
 
 def _hex(comm: int) -> str:

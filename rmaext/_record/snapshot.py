@@ -58,8 +58,13 @@ class Window:
     counts: int = 0
     targets: int = 0
     dtype: str = ""
-    kind: str = "Window"
+    kind: str = "Window"  # or "containers.Dict": one of a container's own
     site: str = ""  # where the program has made it
+
+    @property
+    def container(self) -> str:
+        """The container that it is of, as "Dict"; "" if the program has made it."""
+        return self.kind.partition("containers.")[2]
 
 
 @dataclass

@@ -16,10 +16,10 @@ from collections.abc import Callable
 from typing import Any
 
 from .._native._lib import ffi, lib
-from .._runtime import locks
+from .._runtime import locks, reports
 from .._runtime.config import trace_bytes
 from .._runtime.log import log
-from .._runtime.reports import place
+from .._runtime.reports import container_call, place
 from . import jobname, layout
 
 __all__ = ["begin", "end", "follow", "name", "wanted"]
@@ -28,7 +28,7 @@ _OPERATORS = ("__exit__", "__getitem__", "__init__", "__setitem__")
 _names: Any = None  # the file of this process
 _lock = locks.lock()
 _sites: dict[tuple[str, int, str], int] = {}
-_inside = threading.local()
+_inside = threading.local()  # call: in one that is followed; wait: the site of a container's
 
 
 def wanted() -> bool:
@@ -59,6 +59,7 @@ def begin(rank: int) -> None:
         code = lib.rmaext_record_trace(os.fsencode(path), most)
         if code:
             raise OSError(-code, os.strerror(-code), path)
+        reports.follow_wait = _follow_wait
         for (at, line, call), number in [*_sites.items()]:
             _name_site(number, at, line, call)
     except OSError as exc:
@@ -105,7 +106,7 @@ def end() -> None:
 
 def _site(call: str) -> int:
     path, line = place(sys._getframe(2))
-    key = path, line, call
+    key = path, line, container_call() or call
     number = _sites.get(key)
     if number is None:
         with _lock:
@@ -118,6 +119,12 @@ def _name_site(number: int, path: str, line: int, call: str) -> None:
     name(site=number, at=f"{path}:{line}" if path else "", call=call)
 
 
+def _follow_wait(what: str) -> None:
+    """Give all steps of a container's wait its site, until it is over: what is "" then."""
+    _inside.wait = _site(what) if what else 0
+    lib.rmaext_record_at(_inside.wait)
+
+
 def _followed(function: Callable[..., Any], call: str) -> Callable[..., Any]:
     @functools.wraps(function)
     def followed(*args: Any, **keywords: Any) -> Any:
@@ -125,11 +132,11 @@ def _followed(function: Callable[..., Any], call: str) -> Callable[..., Any]:
             return function(*args, **keywords)
         try:
             _inside.call = True
-            lib.rmaext_record_at(_site(call))
+            lib.rmaext_record_at(getattr(_inside, "wait", 0) or _site(call))
             return function(*args, **keywords)
         finally:
             _inside.call = False  # first: a signal handler may raise between the two
-            lib.rmaext_record_at(0)
+            lib.rmaext_record_at(getattr(_inside, "wait", 0))
 
     return followed
 

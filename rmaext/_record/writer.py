@@ -20,7 +20,7 @@ from .._native._lib import ffi, lib
 from .._runtime import lifetime
 from .._runtime.config import records
 from .._runtime.log import log
-from .._runtime.reports import described, site
+from .._runtime.reports import container, described, site
 from . import jobname, layout, tracing
 
 __all__ = ["begin", "check", "communicator", "window"]
@@ -109,13 +109,15 @@ def window(made: Any) -> None:
         name = number.partition(",")[0]  # of an array of several, the window's
         number = int(name) if name.isdigit() else 0  # another job's has none
     nbytes = 0 if group.rank < 0 else made._array.nbytes  # of this process
+    whose = container()
+    kind = f"containers.{whose}" if whose else type(made).__name__
     facts = ffi.new(
         "struct rmaext_record_window *",
         {
             **{"comm": group.record_id, "number": max(number, 0), "hidden": number < 0},
             **{"ranks": group.size, "self": max(group.rank, 0)},
             **{"unit": dtype.itemsize, "bytes": nbytes},
-            **_words(dtype, type(made).__name__),
+            **_words(dtype, kind),
         },
     )
     if number >= 0:
@@ -127,7 +129,7 @@ def window(made: Any) -> None:
             comm=f"{group.record_id:x}",
             number=facts.number,
             hidden=facts.hidden,
-            kind=type(made).__name__,
+            kind=kind,
             dtype=made._dtype.str,
             ranks=group.size,
             bytes=nbytes,

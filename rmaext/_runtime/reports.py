@@ -18,10 +18,11 @@ from .log import log
 
 __all__ = [
     *("Patience", "Waiting", "described", "dtype_name", "numbers", "place", "site"),
-    *("container_call", "recorded_site", "tell", "waited"),
+    *("container", "container_call", "recorded_site", "tell", "waited"),
 ]
 
 WARN_AFTER = 10.0  # seconds
+_WHY = "`python -m rmaext why` shows who waits for whom"
 _RECORD_EVERY = 0.1
 _HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 _CONTAINERS = "rmaext.containers."
@@ -54,15 +55,19 @@ def dtype_name(dtype: np.dtype[Any]) -> str:
     return dtype.str[1:] if dtype.kind in "SUV" else str(dtype)
 
 
+def _is_ours(frame: Any) -> bool:
+    """Tell whether a frame is of this package, or of what it calls itself by."""
+    module = frame.f_globals.get("__name__")
+    ours = frame.f_code.co_filename.startswith((_HERE, "<frozen"))
+    return ours or module in ("collections", "contextlib")
+
+
 def place(frame: Any = None) -> tuple[str, int]:
     """Return where the program is, outside of this package: path and line; "" if nowhere."""
     frame = frame or sys._getframe(1)
-    while frame is not None:
-        path, module = frame.f_code.co_filename, frame.f_globals.get("__name__")
-        if not path.startswith((_HERE, "<frozen")) and module != "contextlib":
-            return path, frame.f_lineno
+    while frame is not None and _is_ours(frame):
         frame = frame.f_back
-    return "", 0
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def site() -> str:
@@ -72,16 +77,27 @@ def site() -> str:
 
 
 def container_call() -> str:
-    """Return the call of a container that the program is in, as "Dict.len"; "" if it is in none."""
+    """Return the call of a container that the program is in, as "Dict.len"; "" if it is in none.
+
+    "TaskQueue loop" is what its iterator does.
+    """
     frame: Any = sys._getframe(1)
     found = ""
-    while frame is not None and frame.f_code.co_filename.startswith(_HERE):
+    while frame is not None and _is_ours(frame):
         kind = type(frame.f_locals.get("self"))
         if kind.__module__.startswith(_CONTAINERS) and not kind.__name__.startswith("_"):
-            call = frame.f_code.co_name.strip("_")
-            found = f"{kind.__name__}.{call}" if call != "init" else kind.__name__
+            found, call = kind.__name__, frame.f_code.co_name
+            if call.startswith("_") and not call.startswith("__"):
+                found += " loop"
+            elif call != "__init__":
+                found += f".{call.strip('_')}"
         frame = frame.f_back
     return found
+
+
+def container() -> str:
+    """Return the container whose call the program is in, as "Dict"; "" if it is in none."""
+    return container_call().replace(" ", ".").partition(".")[0]
 
 
 def recorded_site() -> bytes:
@@ -156,10 +172,19 @@ class Patience:
             return
         self._told = True
         ranks = whom()
-        text = f"{what}: has waited {WARN_AFTER:g} s"
-        text += f" for {numbers(ranks)}" if ranks else ""
+        call = container_call()
+        text = what if what.startswith(call) else f"{call}, {what}"
         text += f" at {at}" if (at := site()) else ""
-        log.warning("%s", f"{text} {hint}" if hint else text)
+        text += f": has waited {WARN_AFTER:g} s"
+        text += f" for {numbers(ranks)}" if ranks else ""
+        log.warning("%s", f"{text} {hint}" if hint else f"{text}; {_WHY}")
+
+
+def _unfollowed(what: str) -> None:
+    pass
+
+
+follow_wait: Callable[[str], None] = _unfollowed  # or what traces it; "": the wait is over
 
 
 class Waiting(Patience):
@@ -182,6 +207,7 @@ class Waiting(Patience):
     def goes_on(self, ranks: Sequence[int] = ()) -> None:
         """Say so, before the next step; for a rank if it is one, else for any."""
         rank = ranks[0] if len(ranks) == 1 else -1
+        follow_wait(self._what)
         lib.rmaext_record_waits(self._where, lib.RMAEXT_IN_CONTAINER, rank, 0)
         self.look(self._what, lambda: ranks)
 
@@ -189,3 +215,4 @@ class Waiting(Patience):
 def waited() -> None:
     """End the container's wait that this thread is in, if any."""
     lib.rmaext_record_waited(lib.RMAEXT_IN_CONTAINER, 0)
+    follow_wait("")

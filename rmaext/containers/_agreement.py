@@ -110,12 +110,12 @@ def bracketed(init: _Init) -> _Init:
     """
 
     @functools.wraps(init)
-    def made(self: Any, *args: Any, **keywords: Any) -> None:
+    def __init__(self: Any, *args: Any, **keywords: Any) -> None:  # noqa: N807, by reports
         comm = args[0] if args else keywords.get("comm")
         what = f"the creation of a {type(self).__name__}"
         together(comm, what, lambda: init(self, *args, **keywords))
 
-    return cast(_Init, made)
+    return cast(_Init, __init__)
 
 
 def common(

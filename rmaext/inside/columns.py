@@ -32,13 +32,19 @@ def _thousands(number: float) -> str:
     return f"{number:.0f}{unit}" if not unit or number >= 99.95 else f"{number:.3g}{unit}"
 
 
+def _window(rank: Rank) -> str:
+    """Return the number of a window, and the container that it is of."""
+    number = "" if rank.window is None else str(rank.window)
+    return f"{number} ({rank.container})" if rank.container else number
+
+
 COLUMNS = (
     Column("job", lambda r: r.job, lambda r: r.job, True),
     Column("rank", lambda r: (r.rank, r.job), lambda r: str(r.rank)),
     Column("pid", lambda r: r.pid, lambda r: str(r.pid)),
     Column("state", lambda r: r.state, lambda r: r.state, True),
     Column("call", lambda r: r.call, lambda r: r.call, True),
-    Column("window", lambda r: r.window or 0, lambda r: "" if r.window is None else str(r.window)),
+    Column("window", lambda r: r.window or 0, _window),
     Column(
         "op/s", lambda r: r.operations_per_second, lambda r: _thousands(r.operations_per_second)
     ),

@@ -11,7 +11,7 @@ from typing import Any
 from .. import __version__
 from .._record import hints
 from .._record.record import Record, RecordError, find
-from .._record.snapshot import Snapshot, Thread
+from .._record.snapshot import Snapshot, Thread, Window
 from .._runtime.steps import Step
 
 __all__ = ["FORMAT", "Rank", "Sample", "Sampler"]
@@ -32,6 +32,7 @@ class Rank:
     state: str
     call: str
     window: int | None
+    container: str
     at: str
     operations_per_second: float
     bytes_per_second: float
@@ -135,6 +136,7 @@ class Sampler:
 
     def _look(self, one: Snapshot, operations: int, size: int) -> Rank:
         thread = _main(one)
+        window = _window(one, thread)
         waited = thread.waited
         if thread.wait:
             waited += max(one.now - thread.since, 0)
@@ -151,7 +153,8 @@ class Sampler:
             program=one.program,
             state=_state(one, thread),
             call=_call(thread),
-            window=_window(one, thread),
+            window=window.number if window else None,
+            container=window.container if window else "",
             at=thread.site if thread.kind else "",
             operations_per_second=max(operations - before.operations, 0) * rate,
             bytes_per_second=max(size - before.bytes, 0) * rate,
@@ -177,16 +180,20 @@ def _state(one: Snapshot, thread: Thread) -> str:
     return "waits" if thread.wait else "runs"
 
 
-def _window(one: Snapshot, thread: Thread) -> int | None:
-    """Return the number of the window that a thread's call is of."""
+def _window(one: Snapshot, thread: Thread) -> Window | None:
+    """Return the window that a thread's call is of; one that is being made is known by its name."""
+    windows = [w for w in one.windows if not w.hidden]
     if thread.kind == "meeting":
-        return Step.of(thread.offset).window or None
-    numbers = (w.number for w in one.windows if w.id == thread.window and not w.hidden)
-    return next(numbers, None) if thread.kind else None
+        number = Step.of(thread.offset).window
+        made = (w for w in windows if (w.comm, w.number) == (thread.bytes, number))
+        return next(made, Window(0, thread.bytes, number) if number else None)
+    return next((w for w in windows if w.id == thread.window), None) if thread.kind else None
 
 
 def _call(thread: Thread) -> str:
     """Return the call that a thread is in, as a program would name it."""
     if thread.kind == "meeting":
         return Step.of(thread.offset).call
+    if thread.kind == "container":
+        return thread.text.partition(",")[0] or thread.kind  # it tells once it has lasted
     return thread.kind

@@ -31,10 +31,9 @@ def test_dict(warnings):
             table.get(1)
         (warning,) = warnings()
         assert warning.startswith(
-            "Dict.get, for those who change or remove a key: has waited 0.3 s"
+            "Dict.get, for those who change or remove a key at test_waits.py:"
         )
-        assert "for rank 0" in warning
-        assert "test_waits.py" in warning
+        assert "has waited 0.3 s for rank 0; `python -m rmaext why` shows who" in warning
 
 
 def test_published(warnings):
@@ -43,7 +42,8 @@ def test_published(warnings):
         with pytest.raises(rmaext.RmaTimeout):
             published.read(0, newer_than=1, timeout=2.5)
         (warning,) = warnings()
-        assert warning.startswith("Published.read: has waited 0.3 s for rank 0 at test_waits.py")
+        assert warning.startswith("Published.read at test_waits.py:")
+        assert "has waited 0.3 s for rank 0; " in warning
 
 
 def test_a_step_of_a_wait_that_is_held_up(warnings):
@@ -63,4 +63,15 @@ def test_taskqueue(world, warnings):
         assert not list(queue)
         if not world.rank:
             (warning,) = warnings()
-            assert warning.startswith("TaskQueue loop: has waited 0.3 s at test_waits.py")
+            assert warning.startswith("TaskQueue loop at test_waits.py:")
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_fence_of_a_container_is_told_by_its_call(world, warnings):
+    with Dict(world, "i8", "i8", 10) as table:
+        if world.rank:
+            time.sleep(1.5)
+        assert not len(table)
+        if not world.rank:
+            (warning,) = warnings()
+            assert warning.startswith("Dict.len, fence of window ")

@@ -103,6 +103,14 @@ def test_rates_and_sums(record, sampler):
     assert 0.2 / passed < second.wait_share <= 1
     assert (second.state, second.call, second.window) == ("waits", "fence", 7)
     assert second.at == "app.py:3"
+    assert second.container == ""
+    record.entry("windows", 0, **window | {"kind": b"containers.Dict"}, **counters)
+    third = only(sampler.sample())
+    assert (third.window, third.container) == (7, "Dict")
+    assert " 7 (Dict) " in table(Sample(1.0, [third]))
+    words = {"kind": lib.RMAEXT_IN_CONTAINER, "window": 3, "text": b"Dict.pop, for readers"}
+    record.entry("threads", 0, tid=record.pid, **words)
+    assert only(sampler.sample()).call == "Dict.pop"
     text = table(Sample(1.0, [second], ["process 1 is refused"])).splitlines()
     assert text[1].split() == " ".join(column.title for column in COLUMNS).split()
     assert {"fence", "waits", "app.py:3", "800"} <= set(text[2].split())
@@ -162,7 +170,8 @@ def rank(number, **facts):
     """Return a row."""
     usual = {
         "job": "job", "rank": number, "size": 3, "host": "node", "pid": 100 + number,
-        "program": "app.py", "state": "runs", "call": "", "window": None, "at": "",
+        "program": "app.py", "state": "runs", "call": "", "window": None, "container": "",
+        "at": "",
         "operations_per_second": 0.0, "bytes_per_second": 0.0, "wait_share": 0.0,
         "window_bytes": 0, "operations": 0, "bytes": 0,
     }  # fmt: skip

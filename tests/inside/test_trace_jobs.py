@@ -79,6 +79,39 @@ def test_heat(tmp_path, route):
     reads(tmp_path, arrows(slices).total())
 
 
+CONTAINERS = """
+import time
+from mpi4py import MPI
+from rmaext.containers import Channel, Dict
+comm = MPI.COMM_WORLD
+with Dict(comm, "i8", "i8", 100) as table, Channel(comm, float, 10) as channel:
+    table.add_many(range(10), 1)
+    time.sleep(0.2 * comm.rank)
+    channel.send([1.0], 1 - comm.rank)
+    channel.done()
+    came = sum(records.sum() for _, records in channel)
+"""
+
+
+def test_containers_are_told_by_their_names(tmp_path):
+    """Their calls and waits, at the line that made them, and whose the windows are."""
+    done = mpirun(2, CONTAINERS, env={"RMAEXT_TRACE": str(tmp_path)}, timeout=40)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (job,) = find([tmp_path])
+    merge(job, tmp_path)
+    lines = [line.split() for line in (tmp_path / "sites.txt").read_text().splitlines()]
+    sites = {line[-2] for line in lines}  # the call, and where
+    assert {"Dict", "Dict.add_many", "Channel.send", "Channel.receive"} <= sites, lines
+    assert ["end", "of", "the", "program"] in [line[-4:] for line in lines], lines
+    assert not any("unknown" in line for line in lines), lines
+    (waited,) = (line for line in lines if line[-2] == "Channel.receive")
+    assert waited[1] == "ms", waited
+    slices, _ = timeline(tmp_path)
+    named = (str(one["args"].get("window")) for one in slices)
+    windows = {name.partition(",")[0].partition("(")[2] for name in named}
+    assert {"containers.Dict", "containers.Channel"} <= windows, windows
+
+
 MESSAGES = """
 import json, pathlib, sys
 import numpy as np

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._native._lib import lib
 from ..._record import layout
+from ..._runtime.steps import END, Step
 from .arrows import Arrows
 from .reading import OPERATIONS, ROUTES, Job, Rank, is_kind
 
@@ -18,6 +20,7 @@ __all__ = ["EDGES", "Site", "Sums"]
 _DECADE = 20  # classes of latencies
 EDGES = np.rint(10 ** (np.arange(10 * _DECADE + 1) / _DECADE + 1)).astype(np.int64)  # 10 ns-100 s
 _WAITS = layout.kinds("IN")
+_END, _END_WORD = 2**32 - 1, Step(END, 0, 0).word() >> 56  # a site that no call has
 
 
 @dataclass
@@ -80,7 +83,7 @@ class Sums:
         of_kinds = self.kinds.setdefault(rank.rank, {})
         for both, total in _grouped(mine["kind"].astype(np.int64) * 8 + mine["route"], sums):
             of_kinds[OPERATIONS[both >> 3], ROUTES[both & 7]] = total
-        waits = np.flatnonzero(is_kind(events, "IN_FLUSH", "IN_GUARD"))
+        waits = np.flatnonzero(np.isin(events["kind"], [*_WAITS]))
         self.waits[rank.rank] = sum(_covered(events[waits], ("thread",)).values())
         self._add_latencies(mine, True)
         self._add_latencies(events[waits], False)
@@ -98,8 +101,11 @@ class Sums:
 
     def _add_sites(self, rank: Rank, mine: NDArray[Any], waits: NDArray[Any]) -> None:
         def entry(number: int) -> Site:
-            return self.sites.setdefault(rank.sites.get(number, ("unknown", "")), Site())
+            where = rank.sites.get(number, ("", END) if number == _END else ("unknown", ""))
+            return self.sites.setdefault(where, Site())
 
+        at_end = (waits["kind"] == lib.RMAEXT_IN_MEETING) & (waits["offset"] >> 56 == _END_WORD)
+        waits["site"][at_end] = _END
         sums = np.stack([_calls(mine), mine["bytes"]], axis=1, dtype=np.int64)
         for number, (operations, size) in _grouped(mine["site"].astype(np.int64), sums):
             entry(number).operations += int(operations)

@@ -46,6 +46,8 @@ class _Writer:
     def __init__(self, job: Job, rank: Rank) -> None:
         self._events = rank.events
         self._sites = {0: "null"} | {n: json.dumps(at) for n, (at, _) in rank.sites.items()}
+        # without quotes, as names are
+        self._calls = {n: json.dumps(call)[1:-1] for n, (_, call) in rank.sites.items()}
         self._windows = {n: json.dumps(job.label(w)) for n, w in rank.windows.items()}
         self._steps: dict[int, str] = {}
 
@@ -80,6 +82,8 @@ class _Writer:
         if kind in _WAITS:
             if _WAITS[kind] in ("meeting", "mpi"):
                 names, args["call"] = self._called(events["offset"].tolist())
+            elif _WAITS[kind] == "container":
+                names = [self._calls.get(s, names[0]) for s in events["site"].tolist()]
             for name, of in _DETAILS.get(_WAITS[kind], ()):
                 args[name] = events[of].tolist()
         else:

@@ -229,7 +229,10 @@ def containers():
 
 
 def calls():
-    """Rank 1 is stopped; rank 0 waits for it in each call that can, in a thread and window each."""
+    """Rank 1 is stopped; rank 0 waits for it in each call that can, in a thread and window each.
+
+    Names with a dot are of a container, which they are given instead of a window.
+    """
     from rmaext.containers import (
         Array,
         Channel,
@@ -242,9 +245,24 @@ def calls():
     )
 
     one, network = np.ones(1), win.route(1) != "direct"
-    tables = {name: Dict(world.Dup(), "i8", "i8", 10) for name in ("len", "items", "clear")}
-    fields = {name: Array(world.Dup(), (6, 6), ghosts=1) for name in ("fence", "exchange", "sum")}
-    full, empty = (Channel(world.Dup(), "i8", 3) for _ in range(2))
+    makes = {
+        "Array": lambda comm: Array(comm, (6, 6), ghosts=1),  # in Array
+        "Channel": lambda comm: Channel(comm, "i8", 3),  # in Channel
+        "Dict": lambda comm: Dict(comm, "i8", "i8", 10),  # in Dict
+        "Published": lambda comm: Published(comm, 3),  # in Published
+        "Store": lambda comm: Store(comm, np.zeros(2)),  # in Store
+        "TaskQueue": lambda comm: TaskQueue(comm, "i8", 10),  # in TaskQueue
+        "counter": lambda comm: counter(comm, 9),  # in counter
+    }
+    store = makes["Store"](world.Dup())
+
+    def exchanging(field):
+        with field.exchanging():  # in Array.exchanging
+            pass
+
+    def swap_many(w):
+        w.compare_and_swap_many([1, 1], [0, 1], 0, 1)  # in compare_and_swap_many
+
     waits = {
         "lock": lambda w: w.lock(1),  # in lock
         "lock_all": lambda w: w.lock_all(),  # in lock_all
@@ -256,67 +274,109 @@ def calls():
         "start": lambda w: w.start([1]),  # in start
         "wait": lambda w: w.wait(),  # in wait
         "fence": lambda w: w.fence(),  # in fence
+        "View.fence": lambda w: w.subwindow(0, 2).fence(),  # in View.fence
         "close": lambda w: w.close(),  # in close
         "Window": lambda w: rmaext.Window(w.comm, np.zeros(3)),  # in Window
+        "JoinedWindow": lambda w: rmaext.Window(w.comm, [one, one + 1]),  # in JoinedWindow
         "allocate": lambda w: rmaext.Window.allocate(w.comm, 3),  # in allocate
         "dynamic": lambda w: rmaext.Window.dynamic(w.comm),  # in dynamic
-        "Dict": lambda w: Dict(w.comm, "i8", "i8", 10),  # in Dict
-        "TaskQueue": lambda w: TaskQueue(w.comm, "i8", 10),  # in TaskQueue
-        "Published": lambda w: Published(w.comm, 3),  # in Published
-        "Store": lambda w: Store(w.comm, one),  # in Store
-        "Array": lambda w: Array(w.comm, (6, 6)),  # in Array
-        "Channel": lambda w: Channel(w.comm, "i8", 3),  # in Channel
-        "counter": lambda w: counter(w.comm, 9),  # in counter
+        **{name: lambda w, make=make: make(w.comm) for name, make in makes.items()},
         "NodeArray": lambda w: NodeArray(w.comm, 3, fill=id),  # in NodeArray
-        "Dict.len": lambda w: len(tables["len"]),  # in Dict.len
-        "Dict.items": lambda w: list(tables["items"].items()),  # in Dict.items
-        "Dict.clear": lambda w: tables["clear"].clear(),  # in Dict.clear
-        "Array.fence": lambda w: fields["fence"].fence(),  # in Array.fence
-        "Array.exchange": lambda w: fields["exchange"].exchange(),  # in Array.exchange
-        "Array.sum": lambda w: fields["sum"].sum(),  # in Array.sum
-        "Channel.send": lambda w: full.send(np.arange(99), 1),  # in Channel.send
-        "Channel.receive": lambda w: empty.receive(),  # in Channel.receive
+        "NodeArray.assemble": lambda w: NodeArray.assemble(w.comm, one),  # in NodeArray.assemble
+        "Array.close": lambda a: a.close(),  # in Array.close
+        "Array.copy_to": lambda a: a.copy_to(a),  # in Array.copy_to
+        "Array.exchange": lambda a: a.exchange(),  # in Array.exchange
+        "Array.exchanging": exchanging,
+        "Array.fence": lambda a: a.fence(),  # in Array.fence
+        "Array.like": lambda a: Array.like(a),  # in Array.like
+        "Array.load": lambda a: Array.load(a.comm, folder / "some.npy"),  # in Array.load
+        "Array.max": lambda a: a.max(),  # in Array.max
+        "Array.min": lambda a: a.min(),  # in Array.min
+        "Array.redistribute": lambda a: a.redistribute(grid=(0, 1)),  # in Array.redistribute
+        "Array.save": lambda a: a.save(folder / "saved.npy"),  # in Array.save
+        "Array.sum": lambda a: a.sum(),  # in Array.sum
+        "Channel.close": lambda c: c.close(),  # in Channel.close
+        "Channel.receive": lambda c: c.receive(),  # in Channel.receive
+        "Channel.send": lambda c: c.send(np.arange(99), 1),  # in Channel.send
+        "Dict.clear": lambda d: d.clear(),  # in Dict.clear
+        "Dict.close": lambda d: d.close(),  # in Dict.close
+        "Dict.items": lambda d: list(d.items()),  # in Dict.items
+        "Dict.len": lambda d: len(d),  # in Dict.len
+        "Published.close": lambda p: p.close(),  # in Published.close
+        "Store.close": lambda s: s.close(),  # in Store.close
+        "TaskQueue.close": lambda q: q.close(),  # in TaskQueue.close
+        "counter.close": lambda c: c.close(),  # in counter.close
     }
     by_network = {  # where there is no memory to do it by
         "flush": lambda w: w.flush(1),  # in flush
         "flush_all": lambda w: w.flush_all(),  # in flush_all
         "flush_local": lambda w: w.flush_local(1),  # in flush_local
+        "flush_local_all": lambda w: w.flush_local_all(),  # in flush_local_all
         "unlock": lambda w: w.unlock(1),  # in unlock
         "unlock_all": lambda w: w.unlock_all(),  # in unlock_all
         "complete": lambda w: w.complete(),  # in complete
         "get": lambda w: w.get(1, 0, 1),  # in get
         "get_many": lambda w: w.get_many([1, 1], [0, 1]),  # in get_many
+        "get_ranges": lambda w: w.get_ranges([1, 1], [0, 1], [1, 2]),  # in get_ranges
+        "get_notify": lambda w: w.get_notify(1, 0, 1),  # in get_notify
         "index": lambda w: w[1, :2],  # in index
+        "put_many": lambda w: w.put_many([1, 1], [0, 1], 1.0),  # in put_many
+        "put_ranges": lambda w: w.put_ranges([1, 1], [0, 2], 1, np.ones(2)),  # in put_ranges
+        "load": lambda w: w.load(1),  # in load
+        "store": lambda w: w.store(1, 1),  # in store
         "fetch_add": lambda w: w.fetch_add(1, 1),  # in fetch_add
+        "fetch_op": lambda w: w.fetch_op(1, 1, op="max"),  # in fetch_op
         "compare_and_swap": lambda w: w.compare_and_swap(0, 1, 1),  # in compare_and_swap
         "get_accumulate": lambda w: w.get_accumulate(one, 1),  # in get_accumulate
-        "wait_of_request": lambda w: w.rget(1, 0, 1).wait(),  # in wait_of_request
-        "waitany": lambda w: rmaext.Request.waitany([w.rget(1)]),  # in waitany
-        "waitall": lambda w: rmaext.Request.waitall([w.rget(1, 0, 1), w.rget(1)]),  # in waitall
+        "accumulate_many": lambda w: w.accumulate_many([1, 1], [0, 1], 1),  # in accumulate_many
+        "fetch_add_many": lambda w: w.fetch_add_many([1, 1], [0, 1], 1),  # in fetch_add_many
+        "fetch_op_many": lambda w: w.fetch_op_many([1, 1], [0, 1], 1),  # in fetch_op_many
+        "compare_and_swap_many": swap_many,
+        "ElementUpdates.add": lambda w: w.at(1).add([0, 0], 1),  # in ElementUpdates.add
+        "ElementUpdates.update": lambda w: w.at(1).update([0], 1),  # in ElementUpdates.update
+        "Buffer.get": lambda w: w.register(one.copy()).get(1),  # in Buffer.get
+        "Buffer.fetch_add": lambda w: w.register(one).fetch_add(1),  # in Buffer.fetch_add
+        "prepare_get": lambda w: w.prepare_get(one.copy(), 1)(),  # in prepare_get
+        "FieldView.get": lambda w: w.view("f8,f8").field("f1").get(1),  # in FieldView.get
+        "Request.wait": lambda w: w.rget(1, 0, 1).wait(),  # in Request.wait
+        "Request.result": lambda w: w.rget(1, 0, 1).result(),  # in Request.result
+        "Request.waitany": lambda w: rmaext.Request.waitany([w.rget(1)]),  # in Request.waitany
+        "Request.waitall": lambda w: rmaext.Request.waitall([w.rget(1)]),  # in Request.waitall
+        "Array.add": lambda a: a.add(np.s_[:], 1.0),  # in Array.add
+        "Array.add_points": lambda a: a.add_points([[2, 0]], 1.0),  # in Array.add_points
+        "Array.fetch_add": lambda a: a.fetch_add((2, 0), 1.0),  # in Array.fetch_add
+        "Array.index": lambda a: a[:],  # in Array.index
+        "Array.points": lambda a: a.points([[2, 0]]),  # in Array.points
+        "Store.get": lambda s: s.get([2, 3]),  # in Store.get
+        "Prefetch.result": lambda w: store.prefetch([2, 3]).result(),  # in Prefetch.result
     }
-    waits |= by_network if network else {}
+    by_memory = {"shared": lambda w: rmaext.Window.shared(w.comm, 3)}  # in shared
+    waits |= by_network if network else by_memory
     before = {
         "unlock": lambda w: w.lock(1),
         "unlock_all": lambda w: w.lock_all(),
         "complete": lambda w: w.start([1]),
         "wait": lambda w: w.post([1]),
     }
-    windows = {name: rmaext.Window.allocate(world.Dup(), 4) for name in waits}
+    usual = lambda comm: rmaext.Window.allocate(comm, 4)  # noqa: E731
+    given = {n: makes.get(n.partition(".")[0] * ("." in n), usual)(world.Dup()) for n in waits}
     pid, ready = world.bcast(os.getpid(), 1), threading.Barrier(1 + len(waits))
 
     def run(name):
-        before.get(name, id)(windows[name])
+        before.get(name, id)(given[name])
         ready.wait()
         ready.wait()
         if name.startswith(("flush", "unlock", "complete")):
-            windows[name].put(one, 1)
-        waits[name](windows[name])
+            given[name].put(one, 1)
+        waits[name](given[name])
 
     if rank == 1:
-        windows["lock"].lock(1)
-        windows["lock_all"].lock(1)
+        given["lock"].lock(1)
+        given["lock_all"].lock(1)
         if network:
-            windows["complete"].post([0])
+            given["complete"].post([0])
+    if rank == 0:
+        np.save(folder / "some.npy", one)
     world.Barrier()
     if rank == 0:
         for name in waits:
