@@ -23,7 +23,7 @@ class Fabric(Unique):
     Notes
     -----
     Local, without a call of libfabric: what it tells was read when the endpoint was opened
-    (fi_getinfo(3), struct fi_info), but for `stats`.
+    (fi_getinfo(3), struct fi_info), but for `stats`. Any threads may read it at once.
 
     Examples
     --------

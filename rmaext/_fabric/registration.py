@@ -47,7 +47,8 @@ class Registration:
     """How the memory of a rank is to be registered: the last arguments of `Window`.
 
     Each rank says so for its own memory. What asks for the network has the memory
-    registered also where all ranks are reached by memory.
+    registered also where all ranks are reached by memory. It does not change: any threads, and
+    any windows, may use one at once.
 
     Parameters
     ----------

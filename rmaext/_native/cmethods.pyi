@@ -1178,7 +1178,8 @@ class Buffer(Generic[ScalarT]):
 
     Notes
     -----
-    There is nothing to release. It keeps the window and the array.
+    There is nothing to release. It keeps the window and the array. Any threads may use one at
+    once; what the array has while another thread changes it is what may be sent.
 
     Examples
     --------
@@ -1260,7 +1261,8 @@ class Prepared(Generic[ScalarT]):
 
     Notes
     -----
-    There is nothing to release. It keeps the window and the array.
+    There is nothing to release. It keeps the window and the array. Any threads may use one at
+    once; what the array has while another thread changes it is what may be sent.
 
     Examples
     --------

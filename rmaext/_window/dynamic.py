@@ -76,7 +76,8 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     elements from there. Whoever makes memory known, in whatever way, passes that
     on, and detaches the memory only when nobody uses it any more; who
     comes too late gets a BoundsError, from the target, and nothing is changed. A put is
-    complete when it returns.
+    complete when it returns. Any threads may attach, detach and operate at once, as on a
+    `Window`.
 
     Examples
     --------

@@ -30,7 +30,7 @@ class FieldView(View[ScalarT]):
     -----
     An offset counts records; of a field with dimensions it counts elements of the field, all
     those of a record before those of the next. There are no functions for compiled code: these
-    count elements that follow each other.
+    count elements that follow each other. Threads may do what they may with the window.
 
     Examples
     --------

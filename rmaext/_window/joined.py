@@ -152,7 +152,8 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     operation may span the seams. It is then not one, but one on each array: each
     element is updated atomically, as always. `local` and `peer_view` are lists.
 
-    There are no functions for compiled code, and no views.
+    There are no functions for compiled code, and no views. Threads may do what they may with
+    any `Window`.
 
     Examples
     --------

@@ -47,6 +47,8 @@ def _text(name: str, value: Any) -> str:
 class Memory(Unique):
     """The memory of one rank in a window: what `win.memory` returns.
 
+    It does not change: any threads may read it at once.
+
     Attributes
     ----------
     key : bytes

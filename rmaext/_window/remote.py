@@ -77,7 +77,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):  # type: ignore[overri
     late. Updates are atomic against all others of the owner's window.
 
     Requests are done when they are returned. There are no locks, epochs, fences and
-    notifications, no views, and no functions for compiled code.
+    notifications, no views, and no functions for compiled code. Any threads may use one at once.
 
     Examples
     --------

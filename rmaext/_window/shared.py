@@ -129,7 +129,8 @@ class SharedWindow(Window[ScalarT]):
 
     Notes
     -----
-    It has all that `Window` has, and `whole`. All routes are "direct".
+    It has all that `Window` has, and `whole`. All routes are "direct". Threads may do what they
+    may with any `Window`.
 
     Examples
     --------

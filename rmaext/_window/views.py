@@ -74,7 +74,8 @@ class View(Window[ScalarT]):
     Notes
     -----
     It has all that `Window` has. Synchronisation is that of the window: its locks, epochs and
-    fences, and a `flush` of either completes the operations of both.
+    fences, and a `flush` of either completes the operations of both. Threads may do with it what
+    they may with the window, and with both at once.
 
     Examples
     --------

@@ -43,6 +43,8 @@ _T = TypeVar("_T")
 class TaskStats:
     """What a rank has done, as `TaskQueue.stats` returns it.
 
+    It does not change: any threads may read it at once.
+
     Attributes
     ----------
     done : int

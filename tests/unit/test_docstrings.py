@@ -7,6 +7,7 @@ MPI.COMM_SELF: so rank 0 is this one. Exceptions and properties are shown by oth
 
 import doctest
 import inspect
+import re
 import sys
 
 import numpy as np
@@ -31,6 +32,13 @@ def _callables():
 
 
 EXAMPLES = dict(_callables())
+CLASSES = [name for name, it in EXAMPLES.items() if inspect.isclass(it)]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_a_class_says_what_threads_may_do(name):
+    """At once; tests/window/test_threads.py, and those of the containers, hold it to that."""
+    assert re.search(r"\bthreads?\b", inspect.getdoc(EXAMPLES[name]) or "", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

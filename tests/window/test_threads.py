@@ -14,6 +14,7 @@ import pytest
 from support.guarded import guarded, neighbour, same
 
 import rmaext
+from rmaext.containers import Array
 
 THREADS = 8
 
@@ -104,6 +105,78 @@ def test_atomics(comm):
         assert np.sort(everything).tolist() == list(range(p * THREADS * each))
         assert win.get(0, 2, 1)[0] == p * THREADS * each
         win.fence()
+
+
+@contextlib.contextmanager
+def numbers(comm, kind):
+    """Yield what draws the next number from rank 0, and the window to put by, if any."""
+    room = 1 + THREADS * comm.size
+    with contextlib.ExitStack() as stack:
+
+        def made(thing):
+            return stack.enter_context(contextlib.closing(thing))
+
+        if kind == "Array":
+            field = made(Array(comm, room, np.int64))
+            yield lambda: field.fetch_add(0, 1), None
+        elif kind == "DynamicWindow":
+            win = made(rmaext.Window.dynamic(comm, np.int64))
+            first = comm.bcast(win.attach(np.zeros(room, np.int64)))
+            yield lambda: win.fetch_add(1, 0, first), None
+        elif kind == "JoinedWindow":
+            win = made(rmaext.Window(comm, [np.zeros(n, np.int64) for n in (1, 3, room)]))
+            yield lambda: win.fetch_add(1, 0), win
+        elif kind == "SharedWindow":
+            try:
+                win = made(rmaext.Window.shared(comm, room, np.int64))
+            except rmaext.NotLocalError:
+                pytest.skip("no memory in one piece here")
+            yield lambda: win.fetch_add(1, 0), win
+        elif kind == "FieldView":
+            win = made(rmaext.Window.allocate(comm, room, "i8,i8")).field("f1")
+            yield lambda: win.fetch_add(1, 0), win
+        else:
+            win = made(rmaext.Window.allocate(comm, room, np.int64))
+            view, element, buffer = win.subwindow(0, room), win.at(0), win.register(np.int64([1]))
+            there = made(rmaext.RemoteWindow.attach(comm.bcast(win.export())))
+            draws = {
+                "Window": lambda: win.fetch_add(1, 0),
+                "View": lambda: view.fetch_add(1, 0),
+                "ElementUpdates": lambda: element.add([0], 1),
+                "Buffer": lambda: buffer.fetch_add(0),
+                "Prepared": win.prepare_fetch_add(1, 0),
+                "RemoteWindow": lambda: there.fetch_add(1, 0),
+            }
+            yield draws[kind], view if kind == "View" else win
+
+
+KINDS = ["Window", "View", "FieldView", "JoinedWindow", "SharedWindow", "DynamicWindow", "Array"]
+KINDS += ["ElementUpdates", "Buffer", "Prepared", "RemoteWindow"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eight_threads_of_each_kind(comm, kind):
+    """One object in all of them: each number is drawn once, and each put is there."""
+    each, peer, got = 20, neighbour(comm), [[] for _ in range(THREADS)]
+    with numbers(comm, kind) as (draw, win):
+
+        def work(number):
+            place = 1 + comm.rank * THREADS + number
+            for k in range(each):
+                got[number].append(draw())
+                if win is not None:
+                    win.put(k, peer, place)
+                    win.flush(peer)
+                    assert win.get(peer, place, 1)[0] == k
+
+        with at_once(*[lambda n=n: work(n) for n in range(THREADS)]):
+            pass
+        every, many = comm.allgather(list(itertools.chain(*got))), comm.size * THREADS * each
+        if kind != "ElementUpdates":  # which returns nothing
+            drawn = [int(np.ravel(number)[0]) for its in every for number in its]
+            assert sorted(drawn) == list(range(many))
+        assert win is None or win.get(0, 0, 1)[0] == many
+        comm.Barrier()
 
 
 def test_flush_from_all_threads_ends(comm):

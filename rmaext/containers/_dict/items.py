@@ -24,6 +24,8 @@ _PIECE = 1 << 12  # buckets that are read at once
 class Items:
     """Entries of a `Dict`, as they were: a sequence of pairs. Keys that are structs are tuples.
 
+    It is a copy: any threads may read it at once.
+
     Attributes
     ----------
     key_array, value_array : numpy.ndarray
