@@ -21,7 +21,7 @@ from .._native._lib import ffi, lib
 from .._runtime.failures import check, of_all
 from ..errors import KeyRecordError
 from .agreement import attempt, blame, parse_all, settle
-from .window_record import WindowRecord
+from .window_record import WindowRecord, dtype_words
 
 __all__ = [
     *("Column", "Columns", "Flat", "Numbers", "Records", "Same", "Some", "Told", "Ways"),
@@ -464,5 +464,5 @@ def same_dtype(records: Sequence[WindowRecord]) -> None:
     common = max(dict.fromkeys(names), key=names.count)
     odd = [rank for rank, name in enumerate(names) if name != common]
     if odd:
-        text = f"dtype {names[odd[0]]}, the other ranks have {common}"
-        raise blame(odd, TypeError, text)
+        text = f"dtype {dtype_words(names[odd[0]])}, the other ranks have {dtype_words(common)}"
+        raise blame(odd, TypeError, f"{text}: a window has one dtype on all ranks")

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._native._lib import ffi
+from .._runtime.reports import dtype_name
 from ..errors import KeyRecordError
 from .agreement import LIMIT, malformed
 
-__all__ = ["WindowRecord", "dtype_text"]
+__all__ = ["WindowRecord", "dtype_text", "dtype_words"]
 
 _HEAD: int = ffi.sizeof("struct rmaext_part_record")
 
@@ -76,3 +77,11 @@ class WindowRecord(NamedTuple):
 def dtype_text(dtype: np.dtype[Any]) -> str:
     """Return a text that two dtypes share if and only if they are the same layout."""
     return repr(dtype.descr) if dtype.fields else dtype.str
+
+
+def dtype_words(text: str) -> str:
+    """Return such a text of another rank as messages name a dtype; records as they are."""
+    try:
+        return dtype_name(np.dtype(text))
+    except (TypeError, ValueError, SyntaxError):
+        return text

@@ -33,6 +33,8 @@ def no_integer(**arguments: Any) -> TypeError:
         except TypeError:
             if isinstance(given, (np.ndarray, list, tuple)) and np.ndim(given):
                 what = f"not of shape {np.shape(given)}"
+                if name == "offset":
+                    what += ": it counts elements in C order; win[rank, 1, 2] takes an index"
             else:
                 what = f"not {given!r:.40} ({type(given).__name__})"
             return TypeError(f"{name} must be an integer, {what}")

@@ -354,7 +354,8 @@ class Channel(Closing, Generic[ScalarT]):
         if self._words.closed:
             raise ClosedError(errno.ESHUTDOWN, "the channel is closed", call="Channel")
         if self._done and mark is None:
-            text = "send: this rank has said that it is done"
+            text = "send: this rank has said that it is done, which is for good: make a channel "
+            text += "for each round, or tell the ranks beforehand how much comes in one"
             raise ClosedError(errno.ESHUTDOWN, text, call="send")
         if self._from[rank].end == _LEFT:
             text = f"send: rank {rank} has left by an exception"
