@@ -15,6 +15,7 @@ _KINDS = {
     "race": ("race", "races"),
     "request": ("request never waited for", "requests never waited for"),
     "window": ("window never closed", "windows never closed"),
+    "container": ("container never closed", "containers never closed"),
     "buffer": ("buffer used too early", "buffers used too early"),
 }
 _SHOWN = 100  # findings of a kind whose text is shown

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from .._runtime.reports import site
+from .._runtime.reports import container, site
 from ..errors import PeerLostError, RmaTimeout
 from . import memory as requests
 from .clock import NEVER, Times, alone, clock
@@ -57,7 +57,7 @@ class Shadow:
         self.comm, self.rows, self.quiet = comm, rows, quiet
         self.rank, self.size = comm.rank, comm.size
         self.world = ranks_of(window._comm)  # in MPI.COMM_WORLD
-        self.site = site()
+        self.site, self.container = site(), container()
         self.log: list[Access] = []
         self.held: dict[tuple[int, int], bool] = {}  # locks: whether they are exclusive
         self.shut = self.over = False  # no operation is allowed any more; all was compared
@@ -208,7 +208,7 @@ class Shadow:
             return None
         found, self._found = self._found, []
         found += requests.unwaited(self) if ending else []
-        if ending and not self.quiet and not self.shut:
+        if ending and not self.shut:
             found += self._left_open()
         mine = (clock().release(), [it for it in self.log if it.target != self.rank])
         everyone = self._gathered(mine)
@@ -251,9 +251,12 @@ class Shadow:
         rows.__exit__(type(why), why, None)  # without the others
 
     def _left_open(self) -> list[Finding]:
-        text = f"rmaext check: window {self.name}, made at {self.site}, was never closed: "
+        kind, what = "window", f"window {self.name}"
+        if self.container:  # all of its windows are one finding
+            kind, what = "container", f"a {self.container}"
+        text = f"rmaext check: {what}, made at {self.site}, was never closed: "
         text += "call close(), or make it in a with statement"
-        return [Finding("window", f"window {self.name} {self.site}", text)]
+        return [Finding(kind, f"{what} {self.site}", text)]
 
     def end(self) -> None:
         """Compare what is left of a window that was closed, on all ranks. Collective."""

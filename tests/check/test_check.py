@@ -182,6 +182,24 @@ else:
     assert lines[-1] == "rmaext check: 1 race, 1 window never closed"
 
 
+def test_containers_never_closed_are_named():
+    """Once each, whatever windows they have; a NodeArray ends with the object."""
+    code = """
+from rmaext.containers import Array, Dict, NodeArray, TaskQueue
+table, queue = Dict(comm, "i8", "i8", 10), TaskQueue(comm, "i8", 10)
+copied = NodeArray(comm, 3, fill=id)
+with Array(comm, (3, 3), ghosts=1) as field:
+    field.exchange()
+win.close()
+"""
+    lines = found(2, code)
+    assert len(lines) == 3, lines
+    for name in ("Dict", "TaskQueue"):
+        words = rf"rmaext check: a {name}, made at \S+:\d+, was never closed: call close"
+        assert sum(bool(re.match(words, line)) for line in lines) == 1, lines
+    assert lines[-1] == "rmaext check: 2 containers never closed"
+
+
 def test_the_drop_in_has_mpi_s_rules():
     code = """
 from rmaext.compat import Win
