@@ -247,7 +247,7 @@ def test_done(comm):
         channel.done()
         channel.done()
         for records in 5, []:
-            with pytest.raises(rmaext.ClosedError, match="it is done"):
+            with pytest.raises(rmaext.ClosedError, match="make a channel for each round"):
                 channel.send(records, 0)
         got = received(channel)
         assert got[comm.rank].tolist() == [0, 1, 2]

@@ -63,6 +63,7 @@ def test_others(comm):
             "get": [
                 (ValueError, lambda: win.get(peer, 0, -1), "count -1 is negative"),
                 (TypeError, lambda: win.get(peer, 0, 1.5), "count must be an integer"),
+                (TypeError, lambda: win.get(peer, (0, 1)), "win[rank, 1, 2] takes an index"),
                 (TypeError, lambda: win.get(peer, 0, out=f4), "out has dtype float32"),
                 (ValueError, lambda: win.get(peer, 0, 3, out=np.ones(2)), "out has 2 elements"),
             ],

@@ -217,6 +217,13 @@ def test_element_offsets_beyond_4_GiB(comm):
         win.fence()
 
 
+@pytest.mark.mpi(min_size=2)
+def test_dtypes_that_differ_are_told_by_name(world):
+    text = "rank 1: dtype int32, the other ranks have float64: a window has one dtype on all ranks"
+    with pytest.raises(TypeError, match=text):
+        rmaext.Window.allocate(world, 3, np.int32 if world.rank == 1 else np.float64)
+
+
 @pytest.mark.parametrize("dtype", ["u1", "f8", "c16", "i4,f8"])
 def test_allocated_memory_is_zero_even_when_used_before(comm, dtype):
     for _ in range(3):
