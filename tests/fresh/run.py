@@ -78,8 +78,59 @@ NEWER = (
     f"tests/containers/test_taskqueue_interrupted.py' && {RUN_PROGRAM}"
 )
 
+# README.md's first block: pip from the checkout, and from an sdist of it, and its program.
+NEEDS = "apt-get -q update && apt-get -qy install --no-install-recommends python3-venv "
+VENV = "cd .. && python3 -m venv venv && "
+SDIST = (
+    "venv/bin/pip -q install 'setuptools>=77.0.3' 'cffi>=1.16' && "
+    "(cd rmaext && ../venv/bin/python setup.py -q sdist -d ..) && "
+)
+RUN_INSTALLED = (
+    "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 "
+    "venv/bin/mpiexec -n 4 {0} venv/bin/python example.py"
+)
+SAYS = (r".*\[4\. 3\. 3\. 3\.\]", r".*\[0\. 0\. 0\. 0\.\]", r".*\[0\. 2\. 2\. 2\.\]")
+
+
+def installs(mpi: str, more: str) -> list[Case]:
+    """Return the ways to install with pip for an MPI, whose mpiexec takes `more` arguments."""
+    ready = f"{NEEDS} gcc libc6-dev python3-dev libfabric-dev && {VENV}"
+    program = f"python3 rmaext/tests/fresh/program.py >example.py && {RUN_INSTALLED.format(more)}"
+    sdist = "$(echo ./rmaext-*.tar.gz)"
+    # All that pip wants is in a folder: no index is asked, and there is no network.
+    offline = (
+        f"venv/bin/pip -q wheel -w wheels 'setuptools>=77.0.3' 'cffi>=1.16' './rmaext[{mpi}]' && "
+        "rm wheels/rmaext-*.whl && unshare -n env PIP_NO_INDEX=1 PIP_FIND_LINKS=$PWD/wheels "
+    )
+    pip = f"venv/bin/pip install './rmaext[{mpi}]'"
+    # What pip says of a build is indented.
+    refused = f"{pip} >log 2>&1; status=$?; sed 's/^ *rmaext: /rmaext: /' log; exit $status"
+    return [
+        Case(f"pip-{mpi}", f"{ready}{pip} && {program}", says=SAYS),
+        Case(
+            f"pip-sdist-{mpi}",
+            f'{ready}{SDIST}venv/bin/pip install "{sdist}[{mpi}]" && {program}',
+            says=SAYS,
+        ),
+        Case(f"pip-offline-{mpi}", f"{ready}{offline}{pip} && {program}", says=SAYS),
+        Case(
+            f"pip-no-compiler-{mpi}",
+            f"{NEEDS} python3-dev && {VENV}{refused}",
+            ("-x", COMPILER),
+            "no C compiler.*: install one",
+        ),
+        Case(
+            f"pip-no-headers-{mpi}",
+            f"{NEEDS} gcc libc6-dev python3-dev && {VENV}{refused}",
+            sentence="rdma/fi_domain.h.*libfabric-dev",
+        ),
+    ]
+
+
 CASES = [
     *both("demo"),
+    *installs("mpich", ""),
+    *installs("openmpi", "--map-by :OVERSUBSCRIBE"),
     Case("program", f"make build && {RUN_PROGRAM}"),
     Case("jobs", "make -j4 demo"),
     *both("spaces", "-d", "/home/fresh/a folder of mine"),
