@@ -59,7 +59,8 @@ def both(name: str, *options: str, base: str = "", before: str = "") -> list[Cas
     ]
 
 
-COMPILER = "gcc gcc-[0-9]* cpp cpp-[0-9]* g++ g++-[0-9]* libc6-dev linux-libc-dev"
+# gcc-12-base stays: all of Debian needs it
+COMPILER = "gcc gcc-[0-9][0-9] cpp cpp-[0-9]* g++ g++-[0-9]* clang tcc libc6-dev linux-libc-dev"
 # A bare Debian has neither make nor a Python.
 MAKE = "apt-get -q update && apt-get -qy install --no-install-recommends make && "
 PYTHON_315 = (
@@ -81,10 +82,7 @@ NEWER = (
 # README.md's first block: pip from the checkout, and from an sdist of it, and its program.
 NEEDS = "apt-get -q update && apt-get -qy install --no-install-recommends python3-venv "
 VENV = "cd .. && python3 -m venv venv && "
-SDIST = (
-    "venv/bin/pip -q install 'setuptools>=77.0.3' 'cffi>=1.16' && "
-    "(cd rmaext && ../venv/bin/python setup.py -q sdist -d ..) && "
-)
+SDIST = "venv/bin/pip -q install build && venv/bin/python -m build -q --sdist -o . rmaext && "
 RUN_INSTALLED = (
     "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 60 "
     "venv/bin/mpiexec -n 4 {0} venv/bin/python example.py"
