@@ -8,7 +8,7 @@ from .._runtime import tracebacks as _tracebacks
 from ._array import Array
 from ._channel import Channel
 from ._counter import counter
-from ._dict import Dict, Items
+from ._dict import Dict, Items, MultiDict
 from ._nodearray import NodeArray
 from ._published import Published
 from ._store import Prefetch, Store
@@ -20,6 +20,7 @@ __all__ = [
     "Channel",
     "Dict",
     "Items",
+    "MultiDict",
     "NodeArray",
     "Prefetch",
     "Published",

@@ -88,6 +88,7 @@ MAKE = {
     "Array": lambda: containers.Array(MPI.COMM_SELF, 3),
     "Dict": lambda: containers.Dict(MPI.COMM_SELF, "i8", "i8", 10),
     "Channel": lambda: containers.Channel(MPI.COMM_SELF, "i8", 10),
+    "MultiDict": lambda: containers.MultiDict(MPI.COMM_SELF, "i8", "i8", 10),
     "NodeArray": lambda: containers.NodeArray(MPI.COMM_SELF, 3, fill=lambda array: None),
     "Prefetch": prefetched,
     "Published": lambda: containers.Published(MPI.COMM_SELF, 3),

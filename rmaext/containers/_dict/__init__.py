@@ -2,10 +2,11 @@
 """`Dict`: from keys (hashing, values) by windows (memory) and their protocol to the operations.
 
 slots, entries and changes are the protocol, each on the one before it; table and dict what
-users call.
+users call; multidict stands on two of dict.
 """
 
 from .dict import Dict
 from .items import Items
+from .multidict import MultiDict
 
-__all__ = ["Dict", "Items"]
+__all__ = ["Dict", "Items", "MultiDict"]
