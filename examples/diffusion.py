@@ -3,7 +3,8 @@
 
     mpirun -n 4 python examples/diffusion.py
 
-Each rank sweeps over its rows, beside the newest rows of its neighbours, however old they are.
+Each rank sweeps over its rows, beside the newest rows of its neighbours, however old they are,
+until nobody's rows change any more.
 """
 
 import numpy as np
@@ -11,7 +12,7 @@ from mpi4py import MPI
 
 from rmaext.containers import Published
 
-ROWS, COLUMNS, DECAY, TOLERANCE = 8, 32, 0.05, 1e-10  # rows of a rank
+ROWS, COLUMNS, DECAY, TOLERANCE = 8, 32, 0.05, 1e-11  # rows of a rank
 
 
 def sources(size):
@@ -28,19 +29,20 @@ def sweep(above, u, below, source):
 
 def solve(comm, pace=lambda u: None):
     """Return the solution, and how many sweeps this rank has made. Collective."""
-    every, u = sources(comm.size), np.zeros((ROWS, COLUMNS))
-    mine, left, right = every[comm.rank * ROWS :][:ROWS], comm.rank - 1, comm.rank + 1
-    with Published(comm, u.shape) as parts, Published(comm, every.shape) as answer:
-        while not answer.read(0)[0]:  # while rank 0 has published none
-            above, below = (parts.read(rank % comm.size)[1] for rank in (left, right))
-            u = sweep(above, u, below, mine)
-            sweeps = parts.publish(u)
+    mine, u = sources(comm.size)[comm.rank * ROWS :][:ROWS], np.zeros((ROWS, COLUMNS))
+    above, below = (comm.rank - 1) % comm.size, (comm.rank + 1) % comm.size
+    sweeps, done, seen = 0, False, {}
+    with Published(comm, u.shape) as parts:
+        while not parts.settled(done, seen):
+            read = {rank: parts.read(rank) for rank in (above, below)}
+            seen = {rank: version for rank, (version, _) in read.items()}
+            before, u = u, sweep(read[above][1], u, read[below][1], mine)
+            done = abs(u - before).max() < TOLERANCE
+            sweeps += 1
+            if not done:
+                parts.publish(u)
             pace(u)
-            if comm.rank == 0 and sweeps % 10 == 0:
-                whole = np.vstack([parts.read(rank)[1] for rank in range(comm.size)])
-                if abs(sweep(whole, whole, whole, every) - whole).max() < TOLERANCE:
-                    answer.publish(whole)
-        return answer.read(0)[1], sweeps
+        return np.vstack([parts.read(rank)[1] for rank in range(comm.size)]), sweeps
 
 
 def direct(size):

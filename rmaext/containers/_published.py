@@ -8,6 +8,7 @@ Each rank has several buffers, and these words, each of which one rank alone wri
 - WANTED, of each reader: the number of its request for a buffer to be kept; 0 for none.
 - KEPT, of each reader: as NEWEST, the version that is kept for it; above, the number of the
   request, modulo NUMBERS.
+- and those of `_settling.py`.
 
 A version's buffer is whole and as it was if BEGUN of that buffer is still that version after the
 data was read: that alone decides whether a read is good. Requests only let a reader succeed whose
@@ -28,6 +29,7 @@ import itertools
 import math
 import operator
 import threading
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, NoReturn
@@ -41,6 +43,7 @@ from .._runtime.failures import advised
 from .._runtime.reports import dtype_name
 from ..typing import ScalarT
 from ._agreement import Opening, bracketed, common, exchange
+from ._settling import WORDS, Settling
 from ._values import taken
 from ._windows import Closing, Pause, deadline, rank_of
 
@@ -94,7 +97,8 @@ class Published(Closing, Generic[ScalarT]):
 
     Notes
     -----
-    The constructor is collective and blocking, as is `close`; `publish` and `read` are local.
+    The constructor is collective and blocking, as is `close`; `publish`, `read` and `settled`
+    are local.
 
     What is published is atomic as a whole: a read returns one version, never parts of two, and
     versions count from 1. It is linearizable: a read returns the version that was the newest at
@@ -152,7 +156,7 @@ class Published(Closing, Generic[ScalarT]):
         with Opening() as stack:
             enter = stack.enter_context
             data = enter(Window.allocate(comm, count * math.prod(dims), dtype, timeout=timeout))
-            words = 1 + count + 2 * size
+            words = 1 + count + 2 * size + WORDS
             control = enter(Window.allocate(comm, words, np.int64, timeout=timeout))
             self._windows = (control, data)
             self._comm, self._rank = comm, comm.rank
@@ -175,6 +179,8 @@ class Published(Closing, Generic[ScalarT]):
             self._answers: dict[int, int] = {}
             self._turns: dict[int, threading.RLock] = {}
             self._overtaken: dict[int, int] = {}  # for so many reads more
+            self._settling = Settling(control, comm, _NEWEST, _BITS, words - WORDS)
+            self._looking = locks.lock()
             stack.pop_all()  # it is whole
 
     # -- what it is ------------------------------------------------------------------
@@ -459,6 +465,81 @@ class Published(Closing, Generic[ScalarT]):
                 if ours:  # it was overwritten all the same
                     old = keep
                     break
+
+    # -- all ranks -------------------------------------------------------------------
+
+    def settled(self, done: bool, seen: Mapping[int, int]) -> bool:
+        """Return whether all ranks are done, with nothing published that somebody has not seen.
+
+        For the end of an asynchronous iteration: `while not state.settled(done, seen)`.
+
+        Parameters
+        ----------
+        done : bool
+            Whether this rank has nothing to publish while the others do not. It may take that
+            back in a later call, as when it has read something new.
+        seen : mapping of int to int
+            The ranks that this one reads, each with the version that it has used: if they have
+            newer ones by now, it is not done yet.
+
+        Returns
+        -------
+        bool
+            From then on True in each call, on all ranks, whatever is said or published.
+
+        Raises
+        ------
+        BoundsError, TypeError, ValueError
+            There is no such rank, or version.
+        PeerLostError
+            A rank is lost, and not all were told before that all are done; in each call. All else
+            goes on.
+        RmaTimeout
+            A rank does not answer; call it again.
+        BusyError
+            This is a signal handler, which has interrupted a call.
+        ClosedError
+
+        Notes
+        -----
+        Local, and waits for nobody. It returns True after a moment at which each rank was done, as
+        it had said in its last call, had published nothing since, and had seen the newest versions
+        of those in its `seen`. The ranks find it out one by one, each in a later call.
+
+        A rank that goes on publishing is never done: publish what has changed enough. Leaving out
+        of `seen` a rank that is read may end all of it while that one's last version is not used.
+
+        Cost: nothing of another rank while this one is not done, or knows of one that was not; else
+        two words or four of each rank. Three words a rank.
+
+        The count is that of Mattern's four counter method (Distributed Computing 2, 1987), with
+        versions for messages; that ranks publish only what has changed by more than a tolerance
+        makes an asynchronous iteration end: Bertsekas and Tsitsiklis, Parallel and Distributed
+        Computation (1989), section 8.1.
+
+        Examples
+        --------
+        >>> from rmaext.containers import Published
+        >>> with Published(MPI.COMM_SELF, ()) as state:
+        ...     x, done, seen = 1.0, False, {}
+        ...     while not state.settled(done, seen):
+        ...         seen[0], _ = state.read(0)
+        ...         new = np.cos(x)
+        ...         done = abs(new - x) < 1e-3
+        ...         if not done:
+        ...             x = new
+        ...             version = state.publish(x)
+        ...     round(x, 2)
+        np.float64(0.74)
+        """
+        if not isinstance(seen, Mapping):
+            raise TypeError(f"settled: seen={seen!r:.60} is no mapping of ranks to versions")
+        ranks = [rank_of(self._comm, rank, "settled") for rank in seen]
+        versions = list(map(operator.index, seen.values()))
+        if self._control.closed:
+            raise ClosedError(errno.ESHUTDOWN, "settled: it is closed", call="settled")
+        both = np.array([ranks, versions], np.int64)
+        return locks.alone(self._looking, "settled", self._settling.look, bool(done), *both)
 
     # -- the end ---------------------------------------------------------------------
 

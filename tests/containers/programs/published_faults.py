@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """A rank that reads is stopped for a while, or killed; the others publish and read on.
 
-    mpiexec -n 3 python published_faults.py stopped|killed [nodes]
+    mpiexec -n 3 python published_faults.py stopped|killed|unsettled [nodes]
 
-With "nodes" each rank pretends to be on a node of its own. "killed" needs a launcher that lets
-the survivors run; they leave by os._exit, as MPI_Finalize would wait.
+With "nodes" each rank pretends to be on a node of its own. "killed" and "unsettled", in which all
+others are done, need a launcher that lets the survivors run; they leave by os._exit, as
+MPI_Finalize would wait.
 """
 
 from __future__ import annotations
@@ -105,6 +106,26 @@ def kill(state: Published, pid: int) -> None:
     survivors.Barrier()
 
 
+def unsettled(state: Published, pid: int) -> None:
+    if comm.rank == VICTIM:
+        while not state.settled(False, {}):
+            time.sleep(0.01)
+    survivors.Barrier()
+    if comm.rank == OWNER:
+        os.kill(pid, signal.SIGKILL)
+    for done in True, False, True:
+        rank, end = None, time.monotonic() + BOUND
+        while rank is None and time.monotonic() < end:
+            try:
+                assert not state.settled(done, {1 - comm.rank: 0})
+            except rmaext.PeerLostError as exc:
+                rank = exc.rank
+        assert rank == VICTIM, "a lost rank cannot be done"
+    assert state.publish(np.zeros(COUNT, np.int64)) == 1
+    assert state.read(1 - comm.rank, newer_than=0)[0] == 1
+    survivors.Barrier()
+
+
 faulthandler.dump_traceback_later(50, exit=True)
 random.seed()
 try:
@@ -114,11 +135,11 @@ try:
     for rank in range(comm.size):
         state.read(rank)
     comm.Barrier()
-    {"stopped": stop, "killed": kill}[sys.argv[1]](state, pids[VICTIM])
+    {"stopped": stop, "killed": kill, "unsettled": unsettled}[sys.argv[1]](state, pids[VICTIM])
     os.write(1, f"rank {comm.rank}, {sys.argv[1]}: OK\n".encode())
 except BaseException:
     traceback.print_exc()
     sys.stderr.flush()
     os._exit(1)
-if sys.argv[1] == "killed":
+if sys.argv[1] != "stopped":
     os._exit(0)
