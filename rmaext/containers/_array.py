@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 import math
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .. import Request, Window
 from .._comm.group import together
+from .._runtime.failures import of_all
 from .._runtime.reports import dtype_name
 from . import _array_files as files
 from ._agreement import Opening, agreed, bracketed, common, exchange
@@ -714,26 +715,30 @@ class Array(Closing):
         """
         self._win.flush()
 
-    def sum(self, axis: int | None = None) -> Any:
+    def sum(self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None) -> Any:
         """Return the sum of all elements, or an array of sums along an axis.
 
         Parameters
         ----------
         axis : int, optional
             By default all elements are added.
+        dtype : data-type, optional
+            To add in; by default what numpy.sum adds in.
+        out : None
+            There for `numpy.sum(field)`, which is this call.
 
         Returns
         -------
         NumPy scalar or Array
-            Of the dtype that numpy.sum returns. The same scalar on all ranks; or a new array
+            The same scalar on all ranks; or a new array
             without that axis and without ghosts, cut where this one is, to be closed.
 
         Raises
         ------
         TypeError
-            NumPy has no such sum of the dtype.
+            NumPy has no such sum of the dtype, or there is an `out`.
         ValueError
-            The ranks differ in the axis; numpy.exceptions.AxisError if there is no such axis.
+            The ranks differ in axis or dtype; numpy.exceptions.AxisError if there is no such axis.
         PeerLostError, SyncError, RmaTimeout, ClosedError
 
         Notes
@@ -752,9 +757,45 @@ class Array(Closing):
         ...         field.sum(), sums[:]
         (np.int64(21), array([5, 7, 9]))
         """
-        return self._reduced("Array.sum", np.add, axis)
+        return self._reduced("Array.sum", np.add, axis, dtype, out)
 
-    def max(self, axis: int | None = None) -> Any:
+    def mean(
+        self, axis: int | None = None, dtype: DTypeLike | None = None, out: None = None
+    ) -> Any:
+        """Return the mean of all elements, or an array of means along an axis.
+
+        Parameters, results, errors and notes are those of `sum`; `numpy.mean(field)` is this call.
+        The dtype is by default float64 of integers, float32 of float16, else the array's.
+
+        Notes
+        -----
+        Collective, blocking.
+
+        Examples
+        --------
+        >>> from rmaext.containers import Array
+        >>> with Array(MPI.COMM_SELF, (2, 3), int) as field:
+        ...     field[1] = [4, 5, 6]
+        ...     with field.mean(axis=1) as means:
+        ...         field.mean(), means[:]
+        (np.float64(2.5), array([0., 5.]))
+        """
+        if dtype is None and self.dtype.kind in "iub":
+            dtype = np.float64
+        elif dtype is None and self.dtype == np.float16:
+            dtype = np.float32  # as numpy.mean adds, or large sums would be infinite
+
+        def divided() -> Any:
+            total = self._reduced("Array.mean", np.add, axis, dtype, out)
+            if axis is None:
+                return total.dtype.type(total / self.size)
+            total.local[...] = total.local / self.shape[axis]
+            total.fence()
+            return total
+
+        return together(self._comm, "Array.mean", divided)
+
+    def max(self, axis: int | None = None, out: None = None) -> Any:
         """Return the largest of all elements, or an array of the largest along an axis.
 
         Parameters, results, errors and notes are those of `sum`.
@@ -776,9 +817,9 @@ class Array(Closing):
         ...     field.max()
         np.int64(6)
         """
-        return self._reduced("Array.max", np.maximum, axis)
+        return self._reduced("Array.max", np.maximum, axis, None, out)
 
-    def min(self, axis: int | None = None) -> Any:
+    def min(self, axis: int | None = None, out: None = None) -> Any:
         """Return the smallest of all elements, or an array of the smallest along an axis.
 
         Parameters, results, errors and notes are those of `sum`.
@@ -800,33 +841,39 @@ class Array(Closing):
         ...     field.min()
         np.int64(0)
         """
-        return self._reduced("Array.min", np.minimum, axis)
+        return self._reduced("Array.min", np.minimum, axis, None, out)
 
-    def _reduced(self, call: str, ufunc: np.ufunc, axis: int | None) -> Any:
+    def _reduced(
+        self, call: str, ufunc: np.ufunc, axis: int | None, dtype: DTypeLike | None, out: None
+    ) -> Any:
         def part() -> tuple[str, bytes]:
-            """Return the axis, counted from the start; and for none what this block comes to."""
+            """Return how it is asked for; without an axis what this block comes to, too."""
+            if out is not None:
+                raise TypeError(f"{call}: takes no out=, but returns a scalar or a new Array")
+            how = "" if dtype is None else f", dtype {np.dtype(dtype)}"
             if axis is not None:
-                return str(operator.index(axis) + self.ndim * (axis < 0)), b""
+                return f"axis {operator.index(axis) + self.ndim * (axis < 0)}{how}", b""
             local = self.local
-            return "None", ufunc.reduce(local, axis=None).tobytes() if local.size else b""
+            whole = ufunc.reduce(local, axis=None, dtype=dtype).tobytes() if local.size else b""
+            return f"no axis{how}", whole
 
-        def fenced() -> list[bytes]:
+        def reduced() -> Any:
             self._win.fence()
             parts = agreed(self._comm, call, part)
-            common([it for it, _ in parts], ValueError, f"{call}: the ranks differ in the axis")
-            return [it for _, it in parts]
+            common([it for it, _ in parts], ValueError, f"{call}: the ranks differ")
+            try:  # TypeError where NumPy has no such thing, ValueError where nothing is to compare
+                number = None if axis is None else self._axis(axis)
+                count = self.size if number is None else self.shape[number]
+                found = ufunc.reduce(np.zeros(min(count, 1), self.dtype), dtype=dtype).dtype
+            except (TypeError, ValueError) as exc:
+                of_all(exc)
+                raise
+            if number is not None:
+                return self._along(functools.partial(ufunc.reduce, dtype=dtype), found, number)
+            # on each rank, in the order of the ranks: so all have the same
+            return ufunc.reduce(np.frombuffer(b"".join(it for _, it in parts), found), dtype=dtype)
 
-        parts = together(self._comm, call, fenced)
-        # All ranks alike: TypeError where NumPy has no such thing, ValueError where there is
-        # nothing to compare.
-        number = None if axis is None else self._axis(axis)
-        count = self.size if number is None else self.shape[number]
-        dtype = ufunc.reduce(np.zeros(min(count, 1), self.dtype)).dtype
-        if number is not None:
-            along = functools.partial(self._along, ufunc, dtype, number)
-            return together(self._comm, call, along)
-        # on each rank, in the order of the ranks: so all have the same
-        return ufunc.reduce(np.frombuffer(b"".join(parts), dtype))
+        return together(self._comm, call, reduced)
 
     def _axis(self, axis: int) -> int:
         number = operator.index(axis)
@@ -834,7 +881,7 @@ class Array(Closing):
             raise np.exceptions.AxisError(number, self.ndim)
         return number % self.ndim
 
-    def _along(self, ufunc: np.ufunc, dtype: np.dtype[Any], axis: int) -> Array:
+    def _along(self, reduce: Callable[..., Any], dtype: np.dtype[Any], axis: int) -> Array:
         """Return results along an axis, by way of an array with an element for each block."""
         plan, none = self._plan, (0,) * self.ndim
         ends = np.cumsum(np.diff([0, *plan.cuts[axis]]) > 0).tolist()
@@ -844,12 +891,12 @@ class Array(Closing):
         with self._made(parts, dtype) as partial:
             local = partial.local
             if local.size:
-                local[...] = ufunc.reduce(self.local, axis=axis, keepdims=True)
+                local[...] = reduce(self.local, axis=axis, keepdims=True)
             partial.fence()
             result = self._made(rest, dtype)
             if result.local.size:
                 where = _with(result.where, axis, slice(None), insert=True)
-                result.local[...] = ufunc.reduce(partial[where], axis=axis)
+                result.local[...] = reduce(partial[where], axis=axis)
             result.fence()
         return result
 
@@ -887,9 +934,13 @@ class Array(Closing):
         """
         self._win.sync()  # raises if it is closed
         how = (grid, splits, *self._plan[2:], self._timeout)
-        made = Array(self._comm, self.shape, self.dtype, *how)
-        self.copy_to(made)
-        return made
+
+        def make() -> Array:
+            made = Array(self._comm, self.shape, self.dtype, *how)
+            self.copy_to(made)
+            return made
+
+        return together(self._comm, "Array.redistribute", make)
 
     @classmethod
     def like(cls, field: Array) -> Array:
@@ -960,13 +1011,17 @@ class Array(Closing):
         """
         try:
             self._compare(other)
-        except Exception:  # of all ranks; SyncError where others begin to copy
+        except (TypeError, ValueError):  # of all ranks; SyncError where others begin to copy
             agreed(self._comm, "Array.copy_to", lambda: self._compare(other))
-        self.fence()
-        other.fence()  # the same one on all ranks; and nothing that was written there comes late
-        if self.local.size:
-            other[self.where] = self.local
-        other.fence()
+
+        def copy() -> None:
+            self.fence()
+            other.fence()  # the same one on all ranks; nothing that was written there comes late
+            if self.local.size:
+                other[self.where] = self.local
+            other.fence()
+
+        together(self._comm, "Array.copy_to", copy)
 
     def _compare(self, other: Array) -> None:
         """Raise what `copy_to` does of an array that does not fit."""
@@ -1014,8 +1069,12 @@ class Array(Closing):
         >>> np.load("/tmp/field.npy")
         array([0., 0., 0.])
         """
-        self.fence()
-        files.save(self, path, self._timeout)
+
+        def saved() -> None:
+            self.fence()
+            files.save(self, path, self._timeout)
+
+        together(self._comm, "Array.save", saved)
 
     @classmethod
     def load(
@@ -1064,13 +1123,17 @@ class Array(Closing):
         ...     field.padded
         array([0, 0, 1, 2, 0])
         """
-        shape, dtype = files.header(comm, path, timeout)
-        made = cls(comm, shape, dtype, grid, splits, ghosts, periodic, timeout)
-        with ExitStack() as stack:  # after an error no rank waits for others at its end
-            stack.enter_context(made)
-            files.load(made, path, timeout)
-            stack.pop_all()
-        return made
+
+        def make() -> Array:
+            shape, dtype = files.header(comm, path, timeout)
+            made = cls(comm, shape, dtype, grid, splits, ghosts, periodic, timeout)
+            with ExitStack() as stack:  # after an error no rank waits for others at its end
+                stack.enter_context(made)
+                files.load(made, path, timeout)
+                stack.pop_all()
+            return made
+
+        return together(comm, "Array.load", make)
 
     # -- the end ---------------------------------------------------------------------
 

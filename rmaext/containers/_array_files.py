@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .._comm.group import together
 from ._agreement import common, exchange
 
 if TYPE_CHECKING:
@@ -152,7 +151,7 @@ def _agreed(comm: MPI.Comm, call: str, timeout: float | None, step: Callable[[],
             raise exc
         return result
 
-    return together(comm, call, lambda: exchange(comm, call, tell, timeout))
+    return exchange(comm, call, tell, timeout)
 
 
 def save(field: Array, path: Any, timeout: float | None) -> None:

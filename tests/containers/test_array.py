@@ -273,6 +273,48 @@ def test_reductions(comm):
     many(comm, reductions, 12)
 
 
+@pytest.mark.parametrize("dtype", ["?", "i2", "f2", "f4", "f8", "c16"])
+def test_what_numpy_calls(comm, dtype):
+    """numpy.sum(field) and its kin are the collective methods, of the same dtypes as of arrays."""
+    whole = (np.arange(30).reshape(5, 6) % 7).astype(dtype)
+    exact = {"f2": np.float32}.get(dtype)  # of means
+    with Array(comm, whole.shape, dtype) as field:
+        filled(comm, field, whole)
+        for call in np.sum, np.max, np.min, np.mean, np.amax:
+            mean = {"dtype": exact} if call is np.mean else {}
+            got, want = call(field), call(whole, **mean)
+            assert (got, got.dtype) == (want, want.dtype)
+            for axis in 0, 1, -1:
+                with call(field, axis=axis) as along:
+                    want = call(whole, axis=axis, **mean)
+                    assert isinstance(along, Array)
+                    assert same(along[...], want)
+        for call in np.sum, np.mean:
+            got, want = call(field, dtype="c8"), call(whole, dtype="c8")
+            assert got.dtype == want.dtype == "c8"
+            assert np.isclose(got, want, rtol=1e-6)
+        with np.sum(field, 1, "c8") as along:
+            assert along.dtype == "c8"
+            assert np.allclose(along[...], whole.sum(axis=1))
+        assert np.prod(field[:2]) == np.prod(whole[:2])  # of a patch all there is
+        for call in np.sum, np.max, np.min, np.mean:
+            with pytest.raises(TypeError, match="out="):
+                call(field, out=np.zeros((), dtype))
+            with pytest.raises(TypeError, match="keepdims"):
+                call(field, keepdims=True)
+        assert field.sum() == whole.sum()
+
+
+def test_means_of_other_kinds(comm):
+    with Array(comm, 4, "m8[s]") as times, Array(comm, 4, "f2") as large:
+        filled(comm, times, np.arange(4).astype("m8[s]") * 2)
+        filled(comm, large, np.full(4, 60000, "f2"))
+        assert times.mean() == np.timedelta64(3, "s")
+        assert np.isclose(large.mean(), 60000, rtol=1e-3)
+    with Array(comm, 3, "S3") as texts, pytest.raises(TypeError):
+        texts.mean()
+
+
 def test_reductions_follow_each_other(comm):
     """What one leaves for others to read is not written over by the next."""
     with Array(comm, comm.size, int) as field:
@@ -330,6 +372,13 @@ def test_collective_calls_that_differ(world):
             ((None, "x", TypeError)),
         ):
             differing(world, lambda axis: field.max(axis), right, wrong, error, last)
+        for right, wrong, error in (
+            ({}, {"dtype": "f4"}, ValueError),
+            ({"axis": 0, "dtype": "i2"}, {"axis": 0, "dtype": "i4"}, ValueError),
+            ({}, {"dtype": "no"}, TypeError),
+            ({}, {"out": np.zeros(())}, TypeError),
+        ):
+            differing(world, lambda how: field.sum(**how), right, wrong, error, last)
         assert field.max() == world.size - 1
         for wrong in None, third, field:
             differing(world, field.copy_to, other, wrong, rmaext.SyncError, last)

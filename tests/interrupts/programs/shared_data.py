@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -214,6 +215,36 @@ class OnPublished(Case):
         assert (found == self.k).all(), found
 
 
+class Settled(Case):
+    """All find out that all are done, whoever was interrupted as it said so, or found out."""
+
+    fresh, inside = True, False
+    name = "Published.settled"
+
+    def open(self) -> None:
+        self.published = Published(world, 8, "i8")
+
+    def close(self) -> None:
+        self.published.close()
+
+    def call(self) -> Any:
+        self.published.settled(False, {})
+        self.published.settled(True, {})
+        return self.published.settled(True, {1: 0})
+
+    def theirs(self) -> Any:
+        return [self.published.settled(True, {0: 0}) for _ in range(3)]
+
+    def again(self) -> Any:
+        end = time.monotonic() + 5
+        while not self.published.settled(True, {}):
+            assert time.monotonic() < end
+        return self.published.settled(False, {})
+
+    def agree(self, results: list[Any]) -> None:
+        assert results == [True] * world.size
+
+
 class OnStore(Case):
     """Reading a store changes nothing."""
 
@@ -271,6 +302,7 @@ def cases() -> list[Case]:
         OnQueue("TaskQueue loop", True),
         OnPublished("Published.publish", False),
         OnPublished("Published.read", True),
+        Settled(),
         OnStore("get", lambda s: s.get([0, 5])),
         OnStore("[]", lambda s: np.array([s[0], s[5]])),
         OnStore("prefetch", lambda s: s.prefetch([0, 5]).result()),
