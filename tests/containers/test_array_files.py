@@ -17,7 +17,7 @@ from support.guarded import noise, same
 from support.jobs import PRELUDE, clean, start
 
 from rmaext.containers import Array
-from rmaext.containers import _array_files as files
+from rmaext.containers._array import files
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.arrays import drawn, key_for, with_ghosts
 
-from rmaext.containers._array_files import _chunks, _keys
-from rmaext.containers._blocks import Blocks, Plan
+from rmaext.containers._array.blocks import Blocks, Plan
+from rmaext.containers._array.files import _chunks, _keys
 
 
 def divided(draw):

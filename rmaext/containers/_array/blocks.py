@@ -15,7 +15,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from .. import BoundsError
+from ... import BoundsError
 
 __all__ = ["Blocks", "Piece", "Plan", "Selection", "per_axis"]
 

@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ._agreement import common, exchange
+from .._agreement import common, exchange
 
 if TYPE_CHECKING:
     from mpi4py import MPI
 
-    from ._array import Array
+    from .array import Array
 
 __all__ = ["header", "load", "save"]
 

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import PeerLostError, Request, Window
-from .._runtime.failures import again
-from ._blocks import Blocks, Piece
-from ._windows import MESSAGE
+from ... import PeerLostError, Request, Window
+from ..._runtime.failures import again
+from .._windows import MESSAGE
+from .blocks import Blocks, Piece
 
 __all__ = ["Ghosts", "room"]
 

@@ -15,16 +15,16 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .. import Request, Window
-from .._comm.group import together
-from .._runtime.failures import of_all
-from .._runtime.reports import dtype_name
-from . import _array_files as files
-from ._agreement import Opening, agreed, bracketed, common, exchange
-from ._blocks import Blocks, Plan, Selection
-from ._ghosts import Ghosts, room
-from ._values import taken
-from ._windows import Closing, rank_of
+from ... import Request, Window
+from ..._comm.group import together
+from ..._runtime.failures import of_all
+from ..._runtime.reports import dtype_name
+from .._agreement import Opening, agreed, bracketed, common, exchange
+from .._values import taken
+from .._windows import Closing, rank_of
+from . import files
+from .blocks import Blocks, Plan, Selection
+from .ghosts import Ghosts, room
 
 if TYPE_CHECKING:
     from types import TracebackType
