@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""`Array`: which rank has what (blocks), ghosts, files; array is what users call."""
+"""`Array`: blocks say which rank has what, held holds it; then patches, reductions, array.
+
+ghosts and files are what array uses; array is what users call.
+"""
 
 from .array import Array
 
