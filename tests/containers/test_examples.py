@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 EXAMPLES = ["samples", "multistart", "quadrature", "diffusion", "particles", "node_table"]
-EXAMPLES += ["stencil3d", "matmul"]
+EXAMPLES += ["stencil3d", "matmul", "restart"]
 
 
 @pytest.fixture(autouse=True)
@@ -110,3 +110,11 @@ def test_matmul(comm):
     assert np.array_equal(block, (a @ b)[where])
     assert sorted(comm.allreduce(mine)) == list(range(len(comm.allreduce(mine))))
     assert len(comm.allreduce(mine)) == (-(-matmul.N // matmul.BLOCK)) ** 3
+
+
+def test_restart(comm, tmp_path):
+    """What other ranks have saved goes on as if it had never stopped."""
+    import restart
+
+    cells, where = restart.simulate(comm, comm.bcast(tmp_path / "wave.npy"))
+    assert np.array_equal(cells, restart.serial()[where])

@@ -43,6 +43,12 @@ PROGRAMS = {
     f"{page.relative_to(ROOT)}-{i}": text for page in PAGES for i, text in enumerate(programs(page))
 }
 
+# The page of each container begins with a problem, and with ten lines that run as they stand.
+CONTAINERS = [page for page in PAGES if page.parent.name == "containers" if page.stem != "index"]
+for page in CONTAINERS:
+    ten = "".join(programs(page)[0].splitlines(keepends=True)[:10])
+    PROGRAMS[f"{page.relative_to(ROOT)}, ten lines"] = ten
+
 # Each rank says in a file of its own which programs it has come through.
 SHARED = """
 import json, sys, traceback
@@ -111,6 +117,22 @@ def test_what_the_first_program_prints_is_the_same_each_time(page, mpirun):
     first = "4" if page == "README.md" else "0"
     want = [f"[{first}. 3. 3. 3.]", *(f"[0. {n}. {n}. {n}.]" for n in range(3))]
     assert done.stdout.strip() == str(list(enumerate(want)))
+
+
+@pytest.mark.parametrize("page", CONTAINERS, ids=lambda page: page.stem)
+def test_a_container_begins_with_a_problem(page):
+    """What is to be done is said first, in words that know nothing of the container."""
+    title, problem, *_ = page.read_text().split("\n\n")
+    name = title.removeprefix("# ").partition(":")[0]
+    assert name in rmaext.containers.__all__
+    assert re.match(r"[A-Z]", problem)
+    assert name not in re.split(r"[.:?] ", problem)[0]
+    assert name in PROGRAMS[f"{page.relative_to(ROOT)}, ten lines"]
+
+
+def test_each_container_has_a_page():
+    text = "".join(page.read_text() for page in CONTAINERS)
+    assert [name for name in rmaext.containers.__all__ if f"containers.{name}\n" not in text] == []
 
 
 def test_there_are_programs():

@@ -70,9 +70,10 @@ class Array(Reduced):
     new ones. Nothing is atomic but `add`, `add_points` and `fetch_add`, element by element,
     against each other. An array has no locks.
 
-    **Who waits for whom.** `exchange` waits for the neighbours; `fence`, `sum`, `max`, `min`,
-    `redistribute`, `like`, `copy_to`, `save`, `load` and `close` are collective, and wait for
-    all. All else waits for nobody. One thread at a time calls `exchange` and what is collective.
+    **Who waits for whom.** `exchange` waits for the neighbours; `fence`, `sum`, `mean`, `max`,
+    `min`, `redistribute`, `like`, `copy_to`, `save`, `load` and `close` are collective, and wait
+    for all. All else waits for nobody. One thread at a time calls `exchange` and what is
+    collective.
 
     **Memory.** A rank has its block with its ghosts, and room for two times the ghosts. Tables grow
     with the blocks along each axis, not with the ranks.
