@@ -140,11 +140,10 @@ test-verbs: develop ## the RMA tests over verbs;ofi_rxm, in a virtual machine wi
 
 # Over a libucp of the tests, which delays and reorders much of what UCX may, not all:
 # tests/ucx/stub.h. Left out: what nobody has flushed may be on its way for long there
-# (somebody_looks); a stopped rank is no lost one, as the network needs no CPU of the target's.
-# Ranks are killed with the delays off (STUB_PROMPT), and not with operations in flight
-# (in_flight, words_wait) or those of a node: that is not tested over UCX.
+# (somebody_looks). Ranks are killed with the delays off (STUB_PROMPT). Puts and gets that are on
+# their way to a stopped rank end without it (words_wait, tests of a whole node).
 UCX_KILLS = tests/sync/test_lost_ranks.py tests/jobs/test_faults.py -k "(network or killed) and not \
-	(in_flight or words_wait or of_this_node or system)"
+	(words_wait or of_this_node or system)"
 
 test-ucx: develop ## the RMA tests with UCX as the transport, over a stub of it
 	$(LAUNCH) --sizes 0 tests/provider/test_ucx.py $(ARGS)

@@ -225,13 +225,15 @@ void rmx_op_unqueue(struct rmx_op *op);
 
 /*
  * replies.c: the CQ's reader says that a request was sent, or could not be;
- * and that a reply came, of which any byte may be wrong. Both take am->lock.
+ * and that a reply came, of which any byte may be wrong. All take am->lock.
  */
 void rmx_message_sent(struct rmaext_fabric *fabric,
 		      struct rmx_send_buffer *buffer,
 		      const struct rmaext_error *failure);
 void rmx_message_answered(struct rmaext_fabric *fabric, const char *data,
 			  size_t len);
+/* A connection was lost: so are the requests that its transport names. */
+void rmx_messages_lost(struct rmaext_fabric *fabric);
 /*
  * The hooks `give_up` and `forget` of struct rmx_hooks: an owner no longer
  * waits for its operation; nobody waits for those to that rank (-1: any) that

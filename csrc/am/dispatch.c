@@ -329,6 +329,10 @@ void rmx_am_complete(struct rmaext_fabric *f, void *context, size_t len,
 	struct rmx_send_buffer *buffer = context;
 	size_t at;
 
+	if (!context && failure && f->transport->lost) {
+		rmx_messages_lost(f);
+		return;
+	}
 	if (address_within(context, am->send_buffers, RMX_SEND_BYTES)) {
 		at = (size_t)((char *)context - (char *)am->send_buffers);
 		if (at % sizeof(*buffer) == 0 && buffer->state == RMX_ASKING)

@@ -81,23 +81,45 @@ static bool ops_answer(struct rmx_send_buffer *buffer,
 	return true;
 }
 
-void rmx_message_sent(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
-		      const struct rmaext_error *failure)
+/* The provider is done with a message, or has lost it. */
+static void message_sent(struct rmaext_fabric *f,
+			 struct rmx_send_buffer *buffer,
+			 const struct rmaext_error *failure)
 {
-	struct rmx_am *am = f->am;
-	struct rmaext_peer *peer;
+	struct rmaext_peer *peer = buffer->peer;
 
-	pthread_mutex_lock(&am->lock);
-	peer = buffer->peer;
 	buffer->sent = true;
 	if (failure && buffer->op)
 		atomic_fetch_add(&f->failed, 1);
 	if (buffer->op && (failure || buffer->ended))
 		ops_end(buffer, buffer->ended ? NULL : failure);
 	if (!buffer->op) { /* answered, given up or failed */
-		rmx_message_free(am, buffer);
+		rmx_message_free(f->am, buffer);
 		if (peer)
 			rmx_message_pump(f, peer);
+	}
+}
+
+void rmx_message_sent(struct rmaext_fabric *f, struct rmx_send_buffer *buffer,
+		      const struct rmaext_error *failure)
+{
+	pthread_mutex_lock(&f->am->lock);
+	message_sent(f, buffer, failure);
+	pthread_mutex_unlock(&f->am->lock);
+}
+
+void rmx_messages_lost(struct rmaext_fabric *f)
+{
+	struct rmaext_error failure = {.rank = RMX_NO_RANK};
+	struct rmx_am *am = f->am;
+
+	pthread_mutex_lock(&am->lock);
+	for (unsigned int i = 0; i < am->sends_made; i++) {
+		struct rmx_send_buffer *buffer = &am->send_buffers[i];
+
+		if (buffer->state == RMX_ASKING && buffer->sent && buffer->op &&
+		    f->transport->lost(f, &buffer->call, &failure))
+			message_sent(f, buffer, &failure);
 	}
 	pthread_mutex_unlock(&am->lock);
 }

@@ -173,6 +173,10 @@ void rmx_memories_close(struct rmaext_fabric *fabric, int *ret_p);
 
 /* -- liveness.c */
 
+/* Asks the kernel, where it watches the peer's process, whether that is gone.
+ */
+void rmx_peer_look(struct rmaext_peer *peer);
+
 /*
  * Prepares the probe of a peer at that address, where addresses are those of
  * TCP sockets; elsewhere it never asks. end closes its connection.

@@ -104,17 +104,22 @@ bool rmx_probe_ask(struct rmx_probe *p, int64_t now, int64_t since)
 	return said == ECONNREFUSED;
 }
 
+void rmx_peer_look(struct rmaext_peer *peer)
+{
+	struct pollfd fd = {.fd = peer->pidfd, .events = POLLIN};
+
+	if (fd.fd >= 0 && !atomic_load(&peer->gone) && poll(&fd, 1, 0) > 0 &&
+	    fd.revents & POLLIN)
+		atomic_store(&peer->gone, true);
+}
+
 int rmx_deadline(struct rmaext_peer *peer, int64_t rank, const char *call,
 		 int64_t timeout, int64_t *deadline, bool moved)
 {
 	int64_t now = rmx_now();
 
-	if (peer && peer->pidfd >= 0 && !atomic_load(&peer->gone)) {
-		struct pollfd fd = {.fd = peer->pidfd, .events = POLLIN};
-
-		if (poll(&fd, 1, 0) > 0 && fd.revents & POLLIN)
-			atomic_store(&peer->gone, true);
-	}
+	if (peer)
+		rmx_peer_look(peer);
 	if (peer && !moved &&
 	    rmx_probe_ask(&peer->probe, now, *deadline - timeout))
 		atomic_store(&peer->gone, true);

@@ -156,7 +156,7 @@ struct rmx_transport {
 	/*
 	 * Makes progress, fills in completions, RMX_POLL_MOST at most, and
 	 * returns their number. If failure->code is set, the last one has
-	 * failed so.
+	 * failed so; if it has no context, it says that a connection was lost.
 	 */
 	int (*poll)(struct rmaext_fabric *f, struct rmx_completion *done,
 		    struct rmaext_error *failure);
@@ -165,6 +165,15 @@ struct rmx_transport {
 	 * on. False: something has come since the last poll.
 	 */
 	bool (*arm)(struct rmaext_fabric *f);
+	/*
+	 * A connection was lost. Is it the one by which this message went,
+	 * which has completed, but was not answered? Then neither it nor its
+	 * answer may come: fills in *failure_p. The call's room stays the
+	 * transport's until the answer. NULL: the network does not tell, and
+	 * those who wait ask whether the peer is there (net/liveness.c).
+	 */
+	bool (*lost)(struct rmaext_fabric *f, const struct rmx_call *call,
+		     struct rmaext_error *failure_p);
 
 	/* -- memory; any thread inside a call on the fabric calls these */
 

@@ -71,6 +71,8 @@ static void op_show(struct rmx_op *op)
 
 void rmx_op_failed(struct rmx_op *op, const struct rmaext_error *record)
 {
+	/* a call that needs nothing of the network is to know it, too */
+	rmx_peer_look(op->target->member->peer);
 	pthread_mutex_lock(&op->window->lock);
 	if (!op->error) {
 		op->failure = *record;

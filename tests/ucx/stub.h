@@ -16,7 +16,8 @@
  * - An active message is a datagram, or several. Messages overtake each other.
  * - What a lost or closed connection had on its way ends before or after that
  *   is told.
- * - A peer that has died is noticed by those who send to it.
+ * - A peer that has died is noticed by those who send to it; and, within 0.1 s,
+ *   by all who are connected (UCX asks every 20 s, UCX_KEEPALIVE_INTERVAL).
  *
  * What a caller must not do ends the process with a word: two threads at a time
  * in a worker, calls from what is called back, memory or a key that is given up
@@ -144,6 +145,7 @@ struct ucp_worker {
 	struct inbound *inbox;
 	ucp_am_handler_param_t handler;
 	uint64_t serial;
+	uint64_t asked; /* ns, when it last looked whether its peers live */
 	unsigned int requests; /* that somebody has */
 	atomic_flag busy;
 };

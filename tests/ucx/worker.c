@@ -13,6 +13,9 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
+#include <time.h>
+
+#define KEEPALIVE 100000000 /* ns */
 
 static _Thread_local unsigned int inside, called_back;
 static atomic_uint breaks; /* how often all was to break */
@@ -253,7 +256,7 @@ static bool worker_has_work(const struct ucp_worker *w)
 ucs_status_t ucp_worker_arm(ucp_worker_h w)
 {
 	const struct itimerspec soon = {.it_value.tv_nsec = 100000},
-				never = {0};
+				later = {.it_value.tv_nsec = KEEPALIVE};
 	ucs_status_t status = stub_fails("worker_arm");
 	struct datagram head;
 	uint64_t count;
@@ -264,7 +267,7 @@ ucs_status_t ucp_worker_arm(ucp_worker_h w)
 	if (read(w->event, &count, 8) == 8 ||
 	    recv(w->socket, &head, sizeof(head), MSG_PEEK) >= 0)
 		status = UCS_ERR_BUSY;
-	timerfd_settime(w->timer, 0, worker_has_work(w) ? &soon : &never, NULL);
+	timerfd_settime(w->timer, 0, worker_has_work(w) ? &soon : &later, NULL);
 	stub_leave(w);
 	return status;
 }
@@ -714,6 +717,32 @@ static unsigned int inbox_progress(ucp_worker_h w)
 	return moved;
 }
 
+/* A name that nobody has refuses a connection, which carries nothing. */
+static void peers_ask(ucp_worker_h w)
+{
+	struct timespec t;
+	uint64_t now;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	now = (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+	if (now < w->asked + KEEPALIVE)
+		return;
+	w->asked = now;
+	for (ucp_ep_h ep = w->eps; ep; ep = ep->next) {
+		int fd;
+
+		if (ep->closed || ep->broken)
+			continue;
+		fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+		if (fd >= 0 &&
+		    connect(fd, (struct sockaddr *)&ep->to, sizeof(ep->to)) &&
+		    errno == ECONNREFUSED)
+			ep_break(ep, UCS_ERR_CONNECTION_RESET);
+		if (fd >= 0)
+			close(fd);
+	}
+}
+
 unsigned int ucp_worker_progress(ucp_worker_h w)
 {
 	static atomic_uint broken;
@@ -735,6 +764,7 @@ unsigned int ucp_worker_progress(ucp_worker_h w)
 		datagram_take(w, data, (size_t)n);
 	}
 	moved += inbox_progress(w);
+	peers_ask(w);
 	for (ucp_ep_h ep = w->eps; ep; ep = ep->next)
 		moved += ep_progress(ep);
 	stub_leave(w);

@@ -393,6 +393,7 @@ const struct rmx_transport rmx_ucx = {
 	.put_copy = rmx_ucx_put_copy,
 	.poll = rmx_ucx_poll,
 	.arm = rmx_ucx_arm,
+	.lost = rmx_ucx_message_lost,
 	.register_memory = rmx_ucx_register,
 	.deregister = rmx_ucx_deregister,
 	.deregister_call = "ucp_mem_unmap",

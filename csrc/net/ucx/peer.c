@@ -173,8 +173,10 @@ void rmx_ucx_disconnect(struct rmx_ucx_peer *peer)
 	/* no flush is to say of these that they were applied */
 	while ((call = rmx_ucx_take(&peer->written)))
 		write_ends(call, UCS_ERR_CONNECTION_RESET);
-	if (ep)
+	if (ep) {
 		ucp->ep_close_nbx(ep, &param);
+		peer->endpoint->lost = true;
+	}
 	peer->broken = false;
 }
 

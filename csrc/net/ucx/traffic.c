@@ -22,7 +22,7 @@ static struct rmx_ucx_peer *peer_of(uint64_t peer)
  */
 static void endpoint_unlock(struct rmx_endpoint *e, bool alone)
 {
-	if (e->armed && (e->done.first || e->due || alone)) {
+	if (e->armed && (e->done.first || e->due || e->lost || alone)) {
 		e->armed = false;
 		e->ucp->worker_signal(e->worker);
 	}
@@ -272,18 +272,30 @@ int rmx_ucx_put_copy(struct rmaext_fabric *f, const struct rmx_remote *to,
 
 /* -- completions */
 
-static void failure_fill(const struct rmx_ucp *ucp,
-			 const struct rmx_ucx_call *call,
-			 struct rmaext_error *failure)
+static void failure_fill(const struct rmx_ucp *ucp, const char *name,
+			 ucs_status_t status, struct rmaext_error *failure)
 {
-	failure->code = rmx_ucx_code(call->status);
-	/* so some devices end what was on its way when a connection is lost */
-	if (call->status == UCS_ERR_IO_ERROR && rmx_ucx_lost(call))
-		failure->code = -FI_ECONNRESET;
-	failure->prov_errno = call->status;
-	snprintf(failure->call, sizeof(failure->call), "%s", call->name);
+	failure->code = rmx_ucx_code(status);
+	failure->prov_errno = status;
+	snprintf(failure->call, sizeof(failure->call), "%s", name);
 	snprintf(failure->detail, sizeof(failure->detail), "UCX: %s",
-		 ucp->status_string(call->status));
+		 ucp->status_string(status));
+}
+
+bool rmx_ucx_message_lost(struct rmaext_fabric *f, const struct rmx_call *call,
+			  struct rmaext_error *failure_p)
+{
+	const struct rmx_ucx_call *it = (const void *)call;
+	struct rmx_endpoint *e = f->endpoint;
+	bool lost;
+
+	pthread_mutex_lock(&e->lock);
+	lost = rmx_ucx_lost(it);
+	pthread_mutex_unlock(&e->lock);
+	if (lost)
+		failure_fill(e->ucp, it->name, UCS_ERR_CONNECTION_RESET,
+			     failure_p);
+	return lost;
 }
 
 int rmx_ucx_poll(struct rmaext_fabric *f, struct rmx_completion *done,
@@ -303,9 +315,19 @@ int rmx_ucx_poll(struct rmaext_fabric *f, struct rmx_completion *done,
 	while (n < RMX_POLL_MOST && (call = rmx_ucx_take(&e->done))) {
 		done[n++] = (struct rmx_completion){call, call->len};
 		if (call->status) {
-			failure_fill(e->ucp, call, failure);
+			failure_fill(e->ucp, call->name, call->status, failure);
+			/* so some devices end what a lost connection had */
+			if (call->status == UCS_ERR_IO_ERROR &&
+			    rmx_ucx_lost(call))
+				failure->code = -FI_ECONNRESET;
 			break;
 		}
+	}
+	/* after the answers that had come by it */
+	if (e->lost && n < RMX_POLL_MOST && !e->done.first && !failure->code) {
+		e->lost = false;
+		done[n++] = (struct rmx_completion){NULL, 0};
+		failure->code = -FI_ECONNRESET;
 	}
 	pthread_mutex_unlock(&e->lock);
 	return n;
@@ -322,11 +344,12 @@ bool rmx_ucx_arm(struct rmaext_fabric *f)
 	bool quiet;
 
 	pthread_mutex_lock(&e->lock);
-	quiet = !e->done.first && !e->due && !e->ucp->worker_arm(e->worker);
+	quiet = !e->done.first && !e->due && !e->lost &&
+		!e->ucp->worker_arm(e->worker);
 	if (quiet) {
 		quiet = !e->ucp->worker_progress(e->worker) && !e->due;
 		rmx_ucx_settle(e);
-		quiet = quiet && !e->done.first && !e->due;
+		quiet = quiet && !e->done.first && !e->due && !e->lost;
 	}
 	e->armed = quiet;
 	pthread_mutex_unlock(&e->lock);

@@ -20,9 +20,11 @@
  * receive was matched with the beginning of a message whose sender then dies,
  * nothing gives its buffer back.
  *
- * The loss of a connection ends what is on its way. UCP does not tell whether
- * the peer has died, or has refused a write to memory that it deregistered; so
- * the next call makes a new connection, and fails again if nobody is there.
+ * The loss of a connection ends what is on its way, and the messages whose
+ * buffers were free already, unless they are answered: UCP says nothing of
+ * those, so the reader is told to ask. UCP does not tell either whether the
+ * peer has died, or has refused a write to memory that it deregistered; so the
+ * next call makes a new connection, and fails again if nobody is there.
  */
 #ifndef RMAEXT_UCX_H
 #define RMAEXT_UCX_H
@@ -136,6 +138,7 @@ struct rmx_endpoint {
 	ucp_worker_h worker;
 	pthread_mutex_t lock; /* guards the worker, and all below */
 	bool armed;	      /* the reader may sleep: it is to be woken */
+	bool lost; /* a connection, of which the reader has not been told */
 	struct rmx_ucx_peer *peers;
 	struct rmx_ucx_peer *due; /* to be closed, or to be flushed */
 	struct rmx_ucx_calls done, receives;
@@ -216,6 +219,8 @@ int rmx_ucx_put_copy(struct rmaext_fabric *f, const struct rmx_remote *to,
 int rmx_ucx_poll(struct rmaext_fabric *f, struct rmx_completion *done,
 		 struct rmaext_error *failure);
 bool rmx_ucx_arm(struct rmaext_fabric *f);
+bool rmx_ucx_message_lost(struct rmaext_fabric *f, const struct rmx_call *call,
+			  struct rmaext_error *failure_p);
 ucs_status_t rmx_ucx_arrived(void *arg, const void *header,
 			     size_t header_length, void *data, size_t length,
 			     const ucp_am_recv_param_t *param);

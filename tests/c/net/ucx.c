@@ -356,6 +356,41 @@ static void connections_break(void)
 }
 
 /*
+ * UCP has copied the messages, and says nothing more of them; nobody serves the
+ * target. Their owner, and a flush, hear of the loss: not the time limit.
+ */
+static void copied_messages_are_lost(void)
+{
+	const uint64_t one = 1;
+	static char values[8] = "written";
+	rmaext_op *op = NULL;
+	uint64_t before;
+	struct rig r;
+
+	stub_find();
+	rig_open(&r, (struct rig_options){.size = SIZE,
+					  .two = true,
+					  .served = true,
+					  .no_progress = true});
+	for (int i = 0; i < 10; i++) {
+		EQUAL(update_begin(r.window, 0, 8, RMAEXT_SUM, RMAEXT_UINT64,
+				   &one, NULL, &before, 1, &op),
+		      RMAEXT_PENDING);
+		break_all();
+		EQUAL(finish(RMAEXT_PENDING, &op), -FI_ECONNRESET);
+		OK(update(r.window, 8, RMAEXT_SUM, RMAEXT_UINT64, &one, NULL,
+			  1));
+		rmaext_fabric_progress(r.origin, 0); /* it has gone */
+		break_all();
+		EQUAL(flush_for(r.window, 0, 10), -FI_ECONNRESET);
+		OK(put(r.window, 0, values, sizeof(values)));
+		OK(flush_for(r.window, 0, 10));
+		CHECK(!memcmp(r.window_memory, values, sizeof(values)));
+	}
+	rig_close(&r);
+}
+
+/*
  * What a lost connection had on its way ends late. That does not break the one
  * after it: a put by another key, which waits for nothing old, gets there.
  */
@@ -492,6 +527,8 @@ const struct test tests[] = {
 	{"memory_fails", memory_fails, NULL, "ucx"},
 	{"calls_fail", calls_fail, NULL, "ucx"},
 	{"connections_break", connections_break, NULL, "ucx"},
+	{"copied_messages_are_lost", copied_messages_are_lost, "STUB_PROMPT=1",
+	 "ucx"},
 	{"old_flushes_end_late", old_flushes_end_late, NULL, "ucx"},
 	{"out_of_bounds", out_of_bounds, NULL, "ucx"},
 	{"flushes_are_few", flushes_are_few, NULL, "ucx"},
