@@ -62,6 +62,7 @@ struct node {
 	int64_t asleep; /* until then it neither looks nor goes on */
 	bool dead;
 	bool known[RANKS]; /* it has been told that these are dead */
+	bool losses;	   /* it is to be told of lost connections */
 };
 
 static struct {
@@ -78,6 +79,7 @@ static struct {
 	bool over;		  /* the network takes nothing any more */
 	bool deaths;		  /* there may be one yet */
 	bool breaks;		  /* connections break, and are made anew */
+	bool tells;		  /* the network tells of lost connections */
 	void (*died)(int number); /* tells the model */
 	void (*tell)(void);	  /* what else is to be known of a failure */
 } world;
@@ -304,6 +306,8 @@ static int net_send(struct rmaext_fabric *f, uint64_t peer,
 	(void)descs;
 	for (size_t i = 0; i < count; i++)
 		it.len += iov[i].iov_len;
+	if (call)
+		call->of_transport[0] = (void *)(intptr_t)peer;
 	it.data = malloc(it.len);
 	CHECK(it.data);
 	for (size_t i = 0, at = 0; i < count; at += iov[i++].iov_len)
@@ -401,14 +405,18 @@ static struct flight flight_take(size_t i)
 	return it;
 }
 
-/* It arrives nowhere; the origin of a message may not hear of that. */
+/*
+ * It arrives nowhere; the origin of a message may not hear of that, unless it
+ * was told that the connection is lost.
+ */
 static void flight_lose(size_t i)
 {
 	const struct flight it = flight_take(i);
+	const bool told = world.tells && !world.node[it.from].losses;
 
 	NOTE("lose\t%llu", (unsigned long long)it.id);
 	free(it.data);
-	complete(it.from, it.call, 0, it.kind != MESSAGE || draw(2));
+	complete(it.from, it.call, 0, it.kind != MESSAGE || told || draw(2));
 }
 
 /* Some words of a write are there before others. */
@@ -494,6 +502,7 @@ static void die(int number)
 	for (int k = 0; k < world.ranks; k++) {
 		struct node *other = &world.node[k];
 
+		other->losses = world.tells;
 		if (k == number || !other->receive_count || !has("receives") ||
 		    draw(4))
 			continue;
@@ -600,10 +609,25 @@ static int net_poll(struct rmaext_fabric *f, struct rmx_completion *done,
 		happened(1 << 24 | (uint64_t)number, done[count - 1].len);
 		if (failed) {
 			failure->code = -FI_ECONNRESET;
-			break;
+			return count;
 		}
 	}
+	if (n->losses && !n->done_count && count < RMX_POLL_MOST) {
+		n->losses = false;
+		done[count++] = (struct rmx_completion){NULL, 0};
+		failure->code = -FI_ECONNRESET;
+	}
 	return count;
+}
+
+static bool net_lost(struct rmaext_fabric *f, const struct rmx_call *call,
+		     struct rmaext_error *failure)
+{
+	const int to = (int)(intptr_t)call->of_transport[0];
+
+	(void)f;
+	failure->code = -FI_ECONNRESET;
+	return world.node[to].dead;
 }
 
 static int net_add(struct rmaext_fabric *f, const void *address, size_t len,
@@ -642,6 +666,7 @@ static const struct rmx_transport network = {
 	.write = net_write,
 	.put_copy = net_put_copy,
 	.poll = net_poll,
+	.lost = net_lost,
 };
 
 /* -- the ranks */
@@ -755,6 +780,7 @@ static void world_open(uint64_t seed, size_t cells, void (*died)(int number),
 	for (int i = 0; i < world.ranks; i++)
 		window_open(i);
 	world.deaths = has("deaths") && pick(2);
+	world.tells = pick(2);
 }
 
 /*

@@ -134,6 +134,12 @@ FAULTS = [
         "		ops_end(buffer, NULL);\n	if (failure && buffer->op)",
     ),
     Fault(
+        "a message that is not sent yet fails with its connection, and again by itself",
+        "am/replies.c",
+        "buffer->state == RMX_ASKING && buffer->sent && buffer->op &&",
+        "buffer->state == RMX_ASKING && buffer->op &&",
+    ),
+    Fault(
         "a put counts as applied once it is posted",
         "xfer/completion.c",
         "	if (op->ended) {\n		COUNT(&op->completed);\n		rmx_op_part_ended(op);",
