@@ -5,6 +5,20 @@
  */
 #include "api/api.h"
 
+/* Does the endpoint's address fit in a ticket, and an introduction? */
+static int address_fits(const struct rmaext_fabric *f, const char *call)
+{
+	const size_t room = sizeof(((struct rmx_introduction *)0)->address);
+
+	if (f->address_len <= room)
+		return 0;
+	return rmx_fail(-FI_ETOOSMALL, RMX_NO_RANK, call,
+			"the endpoint's address has %zu bytes, and between "
+			"jobs there is room for %zu: let UCX_NET_DEVICES name "
+			"fewer devices",
+			f->address_len, room);
+}
+
 /* -- owner */
 
 int rmaext_clients_admit(rmaext_fabric *f, const uint8_t *secret)
@@ -13,11 +27,15 @@ int rmaext_clients_admit(rmaext_fabric *f, const uint8_t *secret)
 
 	if (ret)
 		return ret;
+	ret = address_fits(f, "rmaext_clients_admit");
+	if (ret)
+		goto leave;
 	pthread_mutex_lock(&f->lock);
 	memcpy(f->am->secret, secret, sizeof(f->am->secret));
 	pthread_mutex_unlock(&f->lock);
+leave:
 	rmx_fabric_leave(f);
-	return 0;
+	return ret;
 }
 
 int rmaext_grant_open(rmaext_fabric *f, rmaext_window *of,
@@ -57,9 +75,11 @@ int rmaext_client_open(rmaext_fabric *f, const struct rmaext_client *client,
 		.map = &map,
 		.secret = client->secret,
 	};
-	int ret = rmaext_members_new(1, 0, &client->owner, NULL, NULL,
-				     &targets.members);
+	int ret = address_fits(f, "rmaext_client_open");
 
+	if (!ret)
+		ret = rmaext_members_new(1, 0, &client->owner, NULL, NULL,
+					 &targets.members);
 	if (ret)
 		return ret;
 	ret = rmaext_window_create(f, &targets, client->timeout, window_p);

@@ -50,7 +50,7 @@ int rmaext_fabric_address(rmaext_fabric *f, void *buf, size_t *len)
 /* A transport reads a whole address, whatever length the peer has sent. */
 int rmx_address_check(struct rmaext_fabric *f, const void *address, size_t len)
 {
-	if (len == f->address_len &&
+	if ((len == f->address_len || (f->limits.padded && len <= RMX_NAME)) &&
 	    (!f->limits.ip ||
 	     !memcmp(address, f->address, sizeof(sa_family_t))))
 		return 0;
@@ -66,6 +66,8 @@ uint64_t rmx_name(const void *address, size_t len)
 	const unsigned char *p = address;
 	uint64_t name = 0xcbf29ce484222325;
 
+	while (len && !p[len - 1])
+		len--;
 	while (len--)
 		name = (name ^ *p++) * 0x100000001b3;
 	return name;

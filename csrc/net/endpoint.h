@@ -99,7 +99,10 @@ static inline const char *rmx_words(const struct rmaext_fabric *f, int code)
 
 /* -- endpoint.c */
 
-/* Returns a hash of an endpoint's address, in eight bytes. It is no secret. */
+/*
+ * Returns a hash of an endpoint's address, in eight bytes; zeros at its end do
+ * not count. It is no secret.
+ */
 uint64_t rmx_name(const void *address, size_t len);
 
 /*

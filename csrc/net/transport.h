@@ -80,6 +80,7 @@ struct rmx_limits {
 	uint64_t keys;	      /* that registrations can ask for at a time */
 	bool in_order;	      /* messages to a peer come in order */
 	bool ip;	      /* addresses begin with a family, as sockaddr */
+	bool padded; /* their lengths differ: zeros may follow a peer's */
 	/*
 	 * An address is that of a listening TCP socket. The kernel refuses a
 	 * connection to a dead one, and a put costs as much as a message.

@@ -198,11 +198,29 @@ struct rmaext_peer *rmx_member_peer(struct rmaext_members *m, int64_t rank)
 	if (!m->fabric)
 		return member->peer;
 	pthread_mutex_lock(&m->lock);
-	if (!member->peer && !atomic_load(&m->fabric->rundown.closed))
+	if (!member->peer && atomic_load(&m->fabric->rundown.closed))
+		rmx_fail(-FI_ESHUTDOWN, rank, "rmaext_peer_add",
+			 "the fabric is closed");
+	else if (!member->peer)
 		member->peer = member_add(m, rank);
 	peer = member->peer;
 	pthread_mutex_unlock(&m->lock);
 	return peer;
+}
+
+int rmx_peer_missing(const struct rmaext_members *m, int64_t rank,
+		     const char *call)
+{
+	struct rmaext_error why;
+
+	if (!m->fabric)
+		return rmx_fail(-FI_EOPNOTSUPP, rank, call,
+				"no route leads there: that rank has no "
+				"network");
+	rmaext_error_last(&why);
+	return rmx_fail(why.code, rank, call,
+			"that rank's address could not be added: %s: %s",
+			why.call, why.detail);
 }
 
 /* An origin that was not used yet has made a window before this rank has. */

@@ -193,6 +193,13 @@ struct rmaext_peer *rmx_member_peer(struct rmaext_members *members,
 				    int64_t rank);
 
 /*
+ * Comes after it has returned NULL to the same thread. Returns the error that
+ * says why, with a record of `call`.
+ */
+int rmx_peer_missing(const struct rmaext_members *members, int64_t rank,
+		     const char *call);
+
+/*
  * Returns the peer of that name, which is that rank in a communicator; or NULL.
  * As rmx_member_peer() in all else.
  */

@@ -212,6 +212,7 @@ int rmaext_network_barrier_open(rmaext_window *window, void *own,
 {
 	struct rmaext_network_barrier *b = calloc(1, sizeof(*b));
 	struct rmaext_fabric *f = window->fabric;
+	int64_t to;
 	int ret = 0;
 
 	if (!b)
@@ -226,10 +227,11 @@ int rmaext_network_barrier_open(rmaext_window *window, void *own,
 	b->comm = rmx_record_comm_find(id);
 	while (!ret && (int64_t)1 << b->rounds < b->size) {
 		b->round = b->rounds++;
-		ret = rmx_target_of(window, other(b, true))->member->peer
-			      ? rmx_key_map(window, other(b, true))
-			      : rmx_fail(-FI_ENOTCONN, other(b, true),
-					 "meeting", "it has no address");
+		to = other(b, true);
+		ret = rmx_peer_of(window, to)
+			      ? rmx_key_map(window, to)
+			      : rmx_peer_missing(window->members, to,
+						 "meeting");
 	}
 	if (ret) {
 		free(b);

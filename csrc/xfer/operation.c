@@ -49,14 +49,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	if (ret)
 		return ret;
 	if (!rmx_peer_of(root, rank))
-		return root->members->fabric
-			       ? rmx_fail(-FI_EAGAIN, rank, "operation",
-					  "the provider could not add that "
-					  "rank's address; try again, with "
-					  "more memory or descriptors")
-			       : rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
-					  "no route leads there: that rank has "
-					  "no network");
+		return rmx_peer_missing(root->members, rank, "operation");
 	if (payload <= RMX_INLINE)
 		context = rmx_context_take(f, target->member->peer);
 	if (context)

@@ -112,9 +112,12 @@ class Network:
             return len(name).to_bytes(2, "little") + name + record.pack()
 
         def theirs() -> bytes:
+            longest = max(map(len, names))
+            if self.fabric.transport == "ucx":  # longer with more devices
+                names[:] = [name.ljust(longest, b"\0") for name in names]
             if odd := next((name for name in names if len(name) != len(names[0])), None):
                 self.fabric.peer(odd, -1)  # which says what is wrong with it
-            self._addresses = b"".join(names), len(names[0])
+            self._addresses = b"".join(names), longest
             ways = Ways(group.here)
             token = os.urandom(16)  # no message is meant for it
             columns = Columns.of(records, key_len)

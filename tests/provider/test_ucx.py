@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import textwrap
 
 import launch
 import pytest
@@ -63,13 +64,24 @@ REFUSED = """
             r"NoProviderError: rank 1: RMAEXT_TRANSPORT=libfabric, rank 0 has ucx: all ranks need "
             "the same",
         ),
+        (
+            {"STUB_ADDRESS": "1025"},
+            [],
+            r"TooSmallError: ranks 0, 1: .*an address of 1025 bytes, and there is room for 1024: "
+            "let UCX_NET_DEVICES name fewer devices",
+        ),
+        (
+            {"STUB_FAIL": "ep_create*:2:-6"},
+            [],
+            r"could not be added: ucp_ep_create: Unreachable",
+        ),
         ({"RMAEXT_TRANSPORT": None}, ["ucx"], r"NoProviderError: rank 1: RMAEXT_TRANSPORT=ucx, "),
         ({"RMAEXT_TRANSPORT": "ib"}, [], r"ValueError: .*'ib': must be one of libfabric, ucx"),
         ({"RMAEXT_PROVIDER": "tcp"}, [], r"ValueError: .*'tcp': names a provider of libfabric"),
     ],
     ids=[
         *("device", "version", "library", "no RDMA asked for", "no RDMA to a peer", "mixed"),
-        *("mixed the other way", "name", "provider"),
+        *("address", "peer", "mixed the other way", "name", "provider"),
     ],
 )
 def test_refused_on_all_ranks(mpirun, env, other, words):
@@ -120,6 +132,29 @@ def test_work(mpirun, size):
     done = mpirun(size, WORK, env=UCX)
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("OK ucx 1.20.1") == size, done.stdout + done.stderr
+
+
+def test_addresses_of_several_lengths(mpirun):
+    """As where hosts have other numbers of devices."""
+    lengths = "import os\nfrom mpi4py import MPI\n"
+    lengths += "os.environ['STUB_ADDRESS'] = str(24 + 500 * MPI.COMM_WORLD.rank)\n"
+    done = mpirun(3, lengths + textwrap.dedent(WORK), env=UCX)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("OK ucx 1.20.1") == 3, done.stdout + done.stderr
+
+
+def test_addresses_too_long_for_other_jobs(mpirun):
+    code = """
+        import pytest, rmaext
+        from mpi4py import MPI
+        with rmaext.Window.allocate(MPI.COMM_WORLD, 4) as win:
+            words = "address has 239 bytes, .* room for 238: let UCX_NET_DEVICES name fewer"
+            with pytest.raises(rmaext.TooSmallError, match=words):
+                win.grant(0, 4)
+            print("OK")
+    """
+    done = mpirun(2, code, env=UCX | {"STUB_ADDRESS": "239"})
+    assert done.stdout.count("OK") == 2, done.stdout + done.stderr
 
 
 @needs_the_real_one

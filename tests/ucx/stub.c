@@ -62,10 +62,21 @@ void stub_fail(const char *list)
 
 ucs_status_t stub_fails(const char *name)
 {
-	for (int i = 0; i < 8; i++)
-		if (!strcmp(failures[i].name, name) && failures[i].left > 0 &&
-		    !--failures[i].left)
+	const size_t len = strlen(name);
+
+	for (int i = 0; i < 8; i++) {
+		const char *rest = failures[i].name + len;
+		const bool always = !strncmp(failures[i].name, name, len) &&
+				    !strcmp(rest, "*");
+
+		if ((!always && strcmp(failures[i].name, name)) ||
+		    failures[i].left <= 0)
+			continue;
+		if (!--failures[i].left) {
+			failures[i].left = always;
 			return (ucs_status_t)failures[i].status;
+		}
+	}
 	return UCS_OK;
 }
 
@@ -94,6 +105,8 @@ const char *ucs_status_string(ucs_status_t status)
 		return "Request canceled";
 	case UCS_ERR_NO_MEMORY:
 		return "Out of memory";
+	case UCS_ERR_UNREACHABLE:
+		return "Unreachable";
 	default:
 		return "Some error";
 	}

@@ -23,11 +23,12 @@
  * in a worker, calls from what is called back, memory or a key that is given up
  * while it is in use, a key of another connection, requests that nobody frees.
  *
- * STUB_FAIL=name:n:status fails the nth call of ucp_name; with name+ its
- * request fails later on. stub_break_all() loses all connections of this
- * process. STUB_DEVICE=none: there is no device; STUB_TRANSPORT: how peers are
- * reached; STUB_VERSION=1.13.1; STUB_SEED orders what happens;
- * STUB_PROMPT: nothing is delayed.
+ * STUB_FAIL=name:n:status fails the nth call of ucp_name, with name* all from
+ * there on; with name+ its request fails later on. stub_break_all() loses all
+ * connections of this process. STUB_DEVICE=none: there is no device;
+ * STUB_TRANSPORT: how peers are reached; STUB_VERSION=1.13.1; STUB_ADDRESS=700:
+ * bytes of an address; STUB_SEED orders what happens; STUB_PROMPT: nothing is
+ * delayed.
  */
 #ifndef STUB_H
 #define STUB_H

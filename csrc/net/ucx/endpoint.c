@@ -115,7 +115,10 @@ static int context_open(struct rmaext_fabric *f)
 			ucp->status_string(status), devices);
 }
 
-/* The address is that of UCP, with zeros up to one length for all ranks. */
+/*
+ * UCP's address grows with devices and transports, some 70 bytes for each
+ * device; those of ranks with fewer get zeros behind them, see limits.padded.
+ */
 static int address_get(struct rmaext_fabric *f)
 {
 	const struct rmx_ucp *ucp = &f->lib->ucp;
@@ -125,11 +128,12 @@ static int address_get(struct rmaext_fabric *f)
 
 	TRY("worker_get_address",
 	    ucp->worker_get_address(e->worker, &address, &len));
-	f->address_len = len <= RMX_UCX_ADDRESS ? RMX_UCX_ADDRESS : RMX_NAME;
-	if (len <= f->address_len)
+	if (len <= RMX_NAME) {
+		f->address_len = len;
 		memcpy(f->address, address, len);
+	}
 	ucp->worker_release_address(e->worker, address);
-	if (len <= f->address_len)
+	if (len <= RMX_NAME)
 		return 0;
 	return rmx_fail(-FI_ETOOSMALL, RMX_NO_RANK, "ucp_worker_get_address",
 			"an address of %zu bytes, and there is room for %d: "
@@ -143,7 +147,8 @@ static int peer_add(struct rmaext_fabric *f, const void *address, size_t len,
 		    uint64_t *peer_p)
 {
 	struct rmx_endpoint *e = f->endpoint;
-	struct rmx_ucx_peer *peer = calloc(1, sizeof(*peer) + len);
+	/* a client may send any; UCP reads on to what its bytes say */
+	struct rmx_ucx_peer *peer = calloc(1, sizeof(*peer) + RMX_NAME);
 	int ret;
 
 	if (!peer)
@@ -248,6 +253,7 @@ static int endpoint_open(struct rmaext_fabric *f,
 		.keys = UINT64_MAX,
 		.registers = true,
 		.addressed = true,
+		.padded = true,
 		.raw_keys = true,
 	};
 	ret = rmx_admission_init(&f->admission, options);

@@ -32,8 +32,7 @@
 #include "net/endpoint.h"
 #include "net/ucx/abi.h"
 
-#define RMX_UCX_KEY 64	    /* bytes of a key, or twice, three times as many */
-#define RMX_UCX_ADDRESS 232 /* of an address, zeros at its end included */
+#define RMX_UCX_KEY 64 /* bytes of a key, or twice, three times as many */
 
 /* UCP's functions, by what comes after "ucp_", of one opened copy. */
 #define RMX_UCP_FUNCTIONS(X)          \
