@@ -1233,7 +1233,7 @@ int rmaext_window_check(rmaext_window *window, int64_t rank, uint64_t offset,
  * after it was copied. Bytes that nothing has been written to are 0.
  */
 enum {
-	RMAEXT_RECORD_LAYOUT = 2, /* changes with the layout */
+	RMAEXT_RECORD_LAYOUT = 3, /* changes with the layout */
 	RMAEXT_RECORD_EVENTS = 65536,
 	RMAEXT_RECORD_THREADS = 256,
 	RMAEXT_RECORD_WINDOWS = 4096,
@@ -1403,6 +1403,7 @@ struct rmaext_record_header {
 	int64_t rank, size; /* in MPI_COMM_WORLD */
 	char host[64];
 	char program[256];
+	char network[64]; /* provider and device of its last endpoint; or empty */
 	/* the same moment by CLOCK_MONOTONIC and by CLOCK_REALTIME, ns */
 	int64_t monotonic, realtime;
 	uint32_t state;	 /* RMAEXT_RUNS and so on */

@@ -19,6 +19,7 @@ from .._fabric.transport import open_transport
 from .._memory.arrays import move_call
 from .._native._lib import ffi, lib
 from .._native.cmethods import Owner
+from .._record import writer
 from .._runtime.config import PROVIDERS, Config
 from .._runtime.failures import check, from_c, from_code, of_all
 from .._runtime.log import log
@@ -92,6 +93,7 @@ class Network:
         where = f"{chosen.iface or chosen.domain} {chosen.address}".strip()
         log.info("endpoint for one %s: provider %s, %s", scope, chosen.provider, where)
         self._connect(scope, chosen, config)
+        writer.network(f"{chosen.provider} {chosen.iface or chosen.domain}".strip())
 
     def _open(self, scope: str, chosen: Candidate, config: Config) -> Endpoint:
         # later communicators use it, too

@@ -301,6 +301,7 @@ class Record:
             size=size,
             host=text(header["host"]),
             program=text(header["program"]),
+            network=text(header["network"]),
             state=state,
             raised=text(header["raised"]),
             process=process,

@@ -128,6 +128,7 @@ class Snapshot:
     size: int
     host: str = ""
     program: str = ""
+    network: str = ""  # by which its windows go to others: "tcp eth0", "ucx mlx5_0"
     state: str = "runs"  # "runs", "leaves" or "ended", as it says itself
     raised: str = ""  # the exception that has ended its program
     process: str = "S"  # the kernel's letter for its state; "": there is none any more

@@ -23,7 +23,7 @@ from .._runtime.log import log
 from .._runtime.reports import container, described, site
 from . import jobname, layout, tracing
 
-__all__ = ["begin", "check", "communicator", "window"]
+__all__ = ["begin", "check", "communicator", "network", "window"]
 
 _state: dict[str, Any] = {"begun": False, "wrong": None}
 
@@ -135,6 +135,14 @@ def window(made: Any) -> None:
             bytes=nbytes,
             unit=made._dtype.itemsize,
         )
+
+
+def network(name: str) -> None:
+    """Say by which network windows go from now on: "tcp eth0", "ucx mlx5_0"."""
+    if own := lib.rmaext_record_own():
+        ffi.memmove(own.network, bytes(len(own.network)), len(own.network))
+        _set(own, "network", name)
+        tracing.name(network=name)
 
 
 def communicator(comm: MPI.Comm, number: int, here: int) -> None:

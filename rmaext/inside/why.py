@@ -189,6 +189,7 @@ def to_json(seen: Seen) -> dict[str, Any]:
                 "job": job.members[0].job,
                 "program": job.members[0].program,
                 "size": job.members[0].size,
+                "network": job.members[0].network,
                 "ranks": [
                     {
                         "rank": one.rank,
@@ -229,7 +230,8 @@ def report(seen: Seen) -> Iterator[str]:
         first = job.members[0]
         hosts = list(dict.fromkeys(one.host for one in job.members))
         size = f"{first.size} rank{'s' if first.size > 1 else ''}"
-        yield f"{first.program or 'a program'}: {size}, on {', '.join(hosts)}"
+        by = f", by {first.network}" if first.network else ""
+        yield f"{first.program or 'a program'}: {size}, on {', '.join(hosts)}{by}"
         for one in job.members:
             yield f"  rank {one.rank:<4} pid {one.pid:<8} {does(job, one)}"
             others = [w for w in job.waits(one) if w.thread.tid != one.own and w.seconds >= LONG]

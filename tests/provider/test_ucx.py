@@ -15,7 +15,7 @@ import textwrap
 
 import launch
 import pytest
-from support import demanding
+from support import demanding, hung
 
 STUB = str(demanding.FOLDER / "ucx-stub.so")
 UCX = {"RMAEXT_ROUTE": "fabric", "RMAEXT_TRANSPORT": "ucx", "RMAEXT_UCX": STUB}
@@ -202,3 +202,20 @@ def test_doctor():
     code, text = command("doctor", "--limit", "60", STUB_DEVICE="none")
     assert code == 1, text
     assert re.search(r"^fails +ucx .*Unset RMAEXT_TRANSPORT to take libfabric", text, re.M), text
+
+
+def test_why():
+    with hung.hanging("stops", 2, **UCX) as pids:
+        done = hung.why(str(pids[0]))
+        assert re.search(r"^\S+hung.py stops \S+: 2 ranks, on \S+, by ucx", done.stdout), done
+        assert hung.job(hung.why("--json", str(pids[0])).stdout, pids)["network"].startswith("ucx")
+
+
+def test_trace(mpirun, tmp_path):
+    done = mpirun(2, WORK, env=UCX | {"RMAEXT_TRACE": str(tmp_path)})
+    assert done.returncode == 0, done.stdout + done.stderr
+    code, text = command("trace", str(tmp_path))
+    assert code == 0, text
+    (summary,) = tmp_path.rglob("summary.json")
+    ranks = json.loads(summary.read_text())["ranks"]
+    assert [rank["network"].split()[0] for rank in ranks] == ["ucx", "ucx"]

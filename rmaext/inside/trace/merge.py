@@ -112,6 +112,7 @@ def _summary(job: Job, sums: Sums) -> dict[str, Any]:
             for (kind, route), values in sorted(sums.kinds[rank.rank].items())
         ]
         entry = {"rank": rank.rank, "host": rank.host, "pid": int(rank.header["pid"])}
+        entry["network"] = rank.network
         entry |= {"events": len(rank.events), "lost": rank.lost, "kinds": kinds}
         ranks.append(entry | {"seconds_in_waits": sums.waits[rank.rank] / 1e9})
     total = dict(zip(names, sums.total().tolist(), strict=True))

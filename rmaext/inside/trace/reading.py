@@ -56,6 +56,7 @@ class Rank:
     sites: dict[int, tuple[str, str]] = field(default_factory=dict)  # where, call
     comms: dict[str, tuple[int, int, list[int]]] = field(default_factory=dict)  # size, rank, world
     threads: dict[int, str] = field(default_factory=dict)
+    network: str = ""  # by which its windows go to others
     lost: int = 0  # events that could not be written,
     error: str = ""  # and why
 
@@ -346,6 +347,8 @@ def _name(rank: Rank, entry: dict[str, Any]) -> bool:
         rank.comms[str(entry["comm"])] = size, own, world
     elif "thread" in entry:
         rank.threads[int(entry["thread"])] = str(entry.get("name") or entry.get("tid", ""))
+    elif "network" in entry:
+        rank.network = layout.printable(str(entry["network"]))
     elif "lost" in entry:
         rank.lost += int(entry["lost"])
         rank.error = str(entry.get("error", ""))

@@ -159,7 +159,8 @@ def _title(pid: int, what: str, tid: int | None = None, **args: Any) -> str:
 
 def _titles(job: Job) -> Iterator[str]:
     for rank in job.ranks:
-        name = f"rank {rank.rank} ({rank.host}, process {int(rank.header['pid'])})"
+        facts = [rank.host, f"process {int(rank.header['pid'])}", rank.network]
+        name = f"rank {rank.rank} ({', '.join(filter(None, facts))})"
         yield _title(rank.rank, "process_name", name=name)
         yield _title(rank.rank, "process_sort_index", sort_index=rank.rank)
 
