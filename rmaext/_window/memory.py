@@ -14,7 +14,7 @@ from .._native._lib import ffi, lib
 from .._ops.arguments import told
 from .._ops.core import ROUTES, Array, WindowCore
 from .._runtime.copies import Unique
-from ..errors import Unsupported
+from ..errors import RmaError, Unsupported
 from ..typing import Access, Advice, MemoryKind, Ordering, Route, ScalarT
 
 if TYPE_CHECKING:
@@ -240,8 +240,8 @@ class MemoryOperations(WindowCore[ScalarT]):
 
         Notes
         -----
-        Local; corresponds to ucp_mem_advise. "willneed" blocks until the pages are
-        there.
+        Local; corresponds to ucp_mem_advise, which it calls for "willneed" where UCX is the
+        transport. "willneed" blocks until the pages are there.
 
         Examples
         --------
@@ -261,7 +261,13 @@ class MemoryOperations(WindowCore[ScalarT]):
         pointer = ffi.cast("char *", arrays.address(array)) + self._byte(start)
         last = self._byte(stop - 1) + self._dtype.itemsize
         nbytes = last - self._byte(start) if start < stop else 0
-        return pages.advise(pointer, nbytes, advice == "willneed", write)
+        taken = pages.advise(pointer, nbytes, advice == "willneed", write)
+        if taken and advice == "willneed" and getattr(self._fabric, "transport", "") == "ucx":
+            try:  # where pages come late, the network's own table of them lacks these
+                self._refresh("advise", start, stop)
+            except RmaError:
+                taken = False
+        return taken
 
     @told
     def refresh(self, part: slice | None = None) -> None:
@@ -290,13 +296,15 @@ class MemoryOperations(WindowCore[ScalarT]):
         >>> win.refresh()  # all pages of this rank's memory
         """
         self._check_open("refresh")
-        start, stop = one_part("refresh", part, self._array.size)
+        self._refresh("refresh", *one_part("refresh", part, self._array.size))
+
+    def _refresh(self, call: str, start: int, stop: int) -> None:
         root = self._root
         if start < stop and self._fabric is not None and root._region.registered is not None:
             unit = self._array.strides[-1] if self._array.ndim else self._array.itemsize
             first = _start(self._array) - _start(root._array) + root._region.shift
             length = (stop - start - 1) * unit + self._array.itemsize
-            where = f"refresh: window {self._name}"
+            where = f"{call}: window {self._name}"
             self._fabric.refresh(root._region.registered, first + start * unit, length, where)
 
     @property

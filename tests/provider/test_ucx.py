@@ -168,6 +168,21 @@ def test_work_over_the_real_one(mpirun, tls):
     assert "not returned to mpool" not in done.stdout + done.stderr
 
 
+ADVISED = """
+    import rmaext
+    from mpi4py import MPI
+    with rmaext.Window.allocate(MPI.COMM_WORLD, 100, lazy=True) as win:
+        print("taken", win.advise("willneed"), win.advise("willneed", slice(3, 9)), flush=True)
+"""
+
+
+def test_advice(mpirun):
+    """It goes to ucp_mem_advise, whose first call fails."""
+    done = mpirun(1, ADVISED, env=UCX | {"STUB_FAIL": "mem_advise:1:-5"})
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "taken False True" in done.stdout
+
+
 # -- commands ------------------------------------------------------------------------
 
 

@@ -88,6 +88,10 @@ int main(void)
 	FIELD(ucp_mem_advise_params_t, address);
 	FIELD(ucp_mem_advise_params_t, length);
 	FIELD(ucp_mem_advise_params_t, advice);
+	NUMBER(UCP_MEM_ATTR_FIELD_ADDRESS);
+	NUMBER(UCP_MEM_ATTR_FIELD_LENGTH);
+	FIELD(ucp_mem_attr_t, address);
+	FIELD(ucp_mem_attr_t, length);
 	NUMBER(UCP_OP_ATTR_FIELD_CALLBACK);
 	NUMBER(UCP_OP_ATTR_FIELD_USER_DATA);
 	NUMBER(UCP_OP_ATTR_FIELD_FLAGS);
@@ -117,6 +121,7 @@ int main(void)
 	ROOM(ucp_ep_attr_t);
 	ROOM(ucp_mem_map_params_t);
 	ROOM(ucp_mem_advise_params_t);
+	ROOM(ucp_mem_attr_t);
 	ROOM(ucp_request_param_t);
 	ROOM(ucp_am_handler_param_t);
 	return 0;

@@ -208,6 +208,9 @@ static void shared_lock(struct shared *s)
 		pthread_mutex_consistent(&s->lock);
 }
 
+ucp_mem_map_params_t stub_mapped;
+ucp_mem_advise_params_t stub_advised;
+
 ucs_status_t ucp_mem_map(ucp_context_h c, const ucp_mem_map_params_t *params,
 			 ucp_mem_h *memh_p)
 {
@@ -228,6 +231,7 @@ ucs_status_t ucp_mem_map(ucp_context_h c, const ucp_mem_map_params_t *params,
 	if (!m)
 		return UCS_ERR_NO_MEMORY;
 	pthread_mutex_lock(&c->lock);
+	stub_mapped = *params;
 	shared_lock(c->shared);
 	i = (uint32_t)(c->last_id % REGIONS); /* not the one just given up */
 	for (uint32_t n = 0; n < REGIONS && c->shared->regions[i].id; n++)
@@ -268,15 +272,24 @@ ucs_status_t ucp_mem_unmap(ucp_context_h c, ucp_mem_h m)
 	return UCS_OK;
 }
 
+ucs_status_t ucp_mem_query(ucp_mem_h m, ucp_mem_attr_t *attr)
+{
+	attr->address = (void *)(uintptr_t)m->base;
+	attr->length = m->len - (size_t)stub_fails("mem_query-");
+	return stub_fails("mem_query");
+}
+
 ucs_status_t ucp_mem_advise(ucp_context_h c, ucp_mem_h m,
 			    ucp_mem_advise_params_t *params)
 {
 	const uint64_t at = (uint64_t)(uintptr_t)params->address;
 	ucs_status_t status = stub_fails("mem_advise");
 
-	(void)c;
 	if (status)
 		return status;
+	pthread_mutex_lock(&c->lock);
+	stub_advised = *params;
+	pthread_mutex_unlock(&c->lock);
 	return at < m->base || at + params->length > m->base + m->len ||
 			       params->advice != UCP_MADV_WILLNEED
 		       ? UCS_ERR_INVALID_PARAM

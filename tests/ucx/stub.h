@@ -24,7 +24,8 @@
  * while it is in use, a key of another connection, requests that nobody frees.
  *
  * STUB_FAIL=name:n:status fails the nth call of ucp_name, with name* all from
- * there on; with name+ its request fails later on. stub_break_all() loses all
+ * there on; with name+ its request fails later on; with mem_query- it says that
+ * `status` bytes fewer are mapped. stub_break_all() loses all
  * connections of this process. STUB_DEVICE=none: there is no device;
  * STUB_TRANSPORT: how peers are reached; STUB_VERSION=1.13.1; STUB_ADDRESS=700:
  * bytes of an address; STUB_SEED orders what happens; STUB_PROMPT: nothing is
@@ -159,6 +160,9 @@ ucs_status_t stub_fails(const char *name);
 void stub_fail(const char *list); /* as STUB_FAIL says */
 void stub_break_all(void);
 unsigned int stub_flushes(void); /* that have begun */
+/* What the last calls of ucp_mem_map() and ucp_mem_advise() were given. */
+extern ucp_mem_map_params_t stub_mapped;
+extern ucp_mem_advise_params_t stub_advised;
 
 /* worker.c: entered by one thread at a time, and by none that was called back
  */

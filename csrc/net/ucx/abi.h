@@ -153,6 +153,18 @@ typedef struct {
 } ucp_mem_advise_params_t;
 
 enum {
+	UCP_MEM_ATTR_FIELD_ADDRESS = 1 << 0,
+	UCP_MEM_ATTR_FIELD_LENGTH = 1 << 1,
+};
+
+typedef struct {
+	uint64_t field_mask;
+	void *address;
+	size_t length;
+	uint64_t later[8];
+} ucp_mem_attr_t;
+
+enum {
 	UCP_OP_ATTR_FIELD_CALLBACK = 1 << 1,
 	UCP_OP_ATTR_FIELD_USER_DATA = 1 << 2,
 	UCP_OP_ATTR_FIELD_FLAGS = 1 << 4,
@@ -252,6 +264,7 @@ void ucp_request_free(void *request);
 ucs_status_t ucp_mem_map(ucp_context_h context,
 			 const ucp_mem_map_params_t *params, ucp_mem_h *memh_p);
 ucs_status_t ucp_mem_unmap(ucp_context_h context, ucp_mem_h memh);
+ucs_status_t ucp_mem_query(ucp_mem_h memh, ucp_mem_attr_t *attr);
 ucs_status_t ucp_mem_advise(ucp_context_h context, ucp_mem_h memh,
 			    ucp_mem_advise_params_t *params);
 ucs_status_t ucp_rkey_pack(ucp_context_h context, ucp_mem_h memh,

@@ -34,6 +34,28 @@ static unsigned int protection(unsigned int access)
 	       (access & RMX_REMOTE_WRITE ? UCP_MEM_MAP_PROT_REMOTE_WRITE : 0);
 }
 
+/*
+ * What UCP says that it has mapped: peers reach no more than that, so it must
+ * be all of the window.
+ */
+static ucs_status_t region_check(const struct rmx_endpoint *e, ucp_mem_h memh,
+				 const struct iovec *iov)
+{
+	ucp_mem_attr_t attr = {
+		.field_mask =
+			UCP_MEM_ATTR_FIELD_ADDRESS | UCP_MEM_ATTR_FIELD_LENGTH,
+	};
+	const ucs_status_t status = e->ucp->mem_query(memh, &attr);
+	const uintptr_t first = (uintptr_t)attr.address;
+	const uintptr_t wanted = (uintptr_t)iov->iov_base;
+
+	if (status)
+		return status;
+	return first <= wanted && wanted + iov->iov_len <= first + attr.length
+		       ? UCS_OK
+		       : UCS_ERR_INVALID_ADDR;
+}
+
 int rmx_ucx_register(struct rmaext_fabric *f,
 		     const struct rmx_registration *what,
 		     struct rmx_region *region_p)
@@ -64,6 +86,11 @@ int rmx_ucx_register(struct rmaext_fabric *f,
 	status = e->ucp->mem_map(e->context, &params, &memh);
 	if (status)
 		return region_failed(f, status, "ucp_mem_map", iov->iov_len);
+	status = region_check(e, memh, iov);
+	if (status) {
+		e->ucp->mem_unmap(e->context, memh);
+		return region_failed(f, status, "ucp_mem_query", iov->iov_len);
+	}
 	*region_p = (struct rmx_region){.of_transport = memh, .desc = memh};
 	return 0;
 }

@@ -61,6 +61,7 @@
 	X(request_free)               \
 	X(mem_map)                    \
 	X(mem_unmap)                  \
+	X(mem_query)                  \
 	X(mem_advise)                 \
 	X(rkey_pack)                  \
 	X(rkey_buffer_release)        \

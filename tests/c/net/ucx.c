@@ -9,6 +9,8 @@
 static void (*fail)(const char *list);
 static void (*break_all)(void);
 static unsigned int (*flushes)(void);
+static const ucp_mem_map_params_t *mapped;
+static const ucp_mem_advise_params_t *advised;
 
 static void stub_find(void)
 {
@@ -18,7 +20,9 @@ static void stub_find(void)
 	*(void **)&fail = dlsym(handle, "stub_fail");
 	*(void **)&break_all = dlsym(handle, "stub_break_all");
 	*(void **)&flushes = dlsym(handle, "stub_flushes");
-	CHECK(fail && break_all && flushes);
+	mapped = dlsym(handle, "stub_mapped");
+	advised = dlsym(handle, "stub_advised");
+	CHECK(fail && break_all && flushes && mapped && advised);
 }
 
 static int error_is(int ret, const char *words)
@@ -178,6 +182,63 @@ static void memory_fails(void)
 	EQUAL(rmaext_memory_close(&memory), -FI_EIO);
 	CHECK(memory);
 	OK(rmaext_memory_close(&memory));
+	OK(rmaext_fabric_close(&f));
+}
+
+/*
+ * ucp_mem_map() is given the memory itself, and no more rights than the window
+ * has; NONBLOCK says that its pages may come late. ucp_mem_query() says what
+ * became of it.
+ */
+static void memory_is_mapped(void)
+{
+	enum {
+		READ = UCP_MEM_MAP_PROT_LOCAL_READ,
+		BOTH = READ | UCP_MEM_MAP_PROT_LOCAL_WRITE,
+	};
+	static const struct {
+		int access, lazy;
+		unsigned int prot, flags;
+	} rows[] = {
+		{RMAEXT_READ, 0, READ | UCP_MEM_MAP_PROT_REMOTE_READ, 0},
+		{RMAEXT_WRITE, 0, BOTH | UCP_MEM_MAP_PROT_REMOTE_WRITE, 0},
+		{RMAEXT_READ | RMAEXT_WRITE, 1,
+		 BOTH | UCP_MEM_MAP_PROT_REMOTE_READ |
+			 UCP_MEM_MAP_PROT_REMOTE_WRITE,
+		 UCP_MEM_MAP_NONBLOCK},
+	};
+	static char block[4096];
+	const struct rmaext_piece piece = {block + 8, sizeof(block) - 16};
+	rmaext_memory *memory = NULL;
+	rmaext_fabric *f;
+
+	stub_find();
+	f = fabric_open(true, false);
+	for (size_t i = 0; i < COUNT(rows); i++) {
+		const struct rmaext_memory_options options = {
+			.pieces = &piece,
+			.n_pieces = 1,
+			.access = rows[i].access,
+			.lazy = rows[i].lazy,
+		};
+
+		OK(rmaext_memory_register(f, &options, &memory));
+		EQUAL(mapped->address, piece.addr);
+		EQUAL(mapped->length, piece.len);
+		EQUAL(mapped->prot, rows[i].prot);
+		EQUAL(mapped->flags, rows[i].flags);
+		OK(rmaext_memory_refresh(memory, 100, 24));
+		EQUAL(advised->address, block + 8 + 100);
+		EQUAL(advised->length, 24);
+		EQUAL(advised->advice, UCP_MADV_WILLNEED);
+		OK(rmaext_memory_close(&memory));
+		/* the stub would abort at its end if this stayed mapped */
+		fail("mem_query:1:-3");
+		EQUAL(rmaext_memory_register(f, &options, &memory), -FI_EIO);
+		fail("mem_query-:1:1");
+		EQUAL(rmaext_memory_register(f, &options, &memory),
+		      error_is(-FI_EINVAL, "4080 bytes"));
+	}
 	OK(rmaext_fabric_close(&f));
 }
 
@@ -525,6 +586,7 @@ const struct test tests[] = {
 	{"opening_fails", opening_fails, NULL, "ucx"},
 	{"only_ud", only_ud, "STUB_TRANSPORT=ud_stub", "ucx"},
 	{"memory_fails", memory_fails, NULL, "ucx"},
+	{"memory_is_mapped", memory_is_mapped, NULL, "ucx"},
 	{"calls_fail", calls_fail, NULL, "ucx"},
 	{"connections_break", connections_break, NULL, "ucx"},
 	{"copied_messages_are_lost", copied_messages_are_lost, "STUB_PROMPT=1",
