@@ -1403,7 +1403,8 @@ struct rmaext_record_header {
 	int64_t rank, size; /* in MPI_COMM_WORLD */
 	char host[64];
 	char program[256];
-	char network[64]; /* provider and device of its last endpoint; or empty */
+	char network[64]; /* provider and device of its last endpoint; or empty
+			   */
 	/* the same moment by CLOCK_MONOTONIC and by CLOCK_REALTIME, ns */
 	int64_t monotonic, realtime;
 	uint32_t state;	 /* RMAEXT_RUNS and so on */
