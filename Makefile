@@ -33,7 +33,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-interrupts test-demanding
-.PHONY: test-dropin test-verbs test-ucx test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
+.PHONY: test-dropin test-verbs test-ucx test-here test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
 .PHONY: bench check check-first check-tests check-waiting check-alone check-seeds check-sizes
 .PHONY: docs site compile_commands.json
 .PHONY: provider check-c fuzz fuzz-strangers sim sim-faults asan tsan lint type cover format clean
@@ -154,6 +154,12 @@ test-ucx: develop ## the RMA tests with UCX as the transport, over a stub of it
 	$(LAUNCH) --sizes 2:ucx,3:ucx --limit 1800 tests/containers \
 		-k 'not GiB and not somebody_looks' $(ARGS)
 	STUB_PROMPT=1 $(LAUNCH) --sizes 0:ucx --limit 1800 $(UCX_KILLS) $(ARGS)
+
+# What a site sends us: build/here/HOST-TIME.tar.gz. PROVIDER='verbs;ofi_rxm', TRANSPORT=ucx;
+# ARGS="--minutes 60 tests/ops".
+test-here: develop ## the tests, doctor and bench on this machine's own network, for 20 minutes, in one file
+	$(if $(TRANSPORT),RMAEXT_TRANSPORT=$(TRANSPORT)) $(if $(PROVIDER),RMAEXT_PROVIDER='$(PROVIDER)') \
+		$(PYTHON) tests/here.py $(ARGS) $(if $(findstring tests/,$(ARGS)),,$(RMA_TESTS) -k 'not GiB')
 
 # Downloads them into build/dropin, 600 MB. ARGS="--only nxtval --routes direct"; ARGS="--times 5"
 # for the times of docs/guides/adopters.md.
