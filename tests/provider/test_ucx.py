@@ -234,3 +234,11 @@ def test_trace(mpirun, tmp_path):
     (summary,) = tmp_path.rglob("summary.json")
     ranks = json.loads(summary.read_text())["ranks"]
     assert [rank["network"].split()[0] for rank in ranks] == ["ucx", "ucx"]
+
+
+def test_headers_are_compared_or_it_is_said():
+    done = subprocess.run(
+        [launch.ROOT / "tests" / "ucx" / "check-abi"], capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert re.match(r"check-abi: (NOT COMPARED: .*libucx-cu12|\d+ numbers and)", done.stdout)
