@@ -157,8 +157,8 @@ struct rmx_transport {
 	/*
 	 * Makes progress, fills in completions, RMX_POLL_MOST at most, and
 	 * returns their number. If failure->code is set, the last one has
-	 * failed so; if it has no context, it says that a connection was lost:
-	 * a message by it that has not completed by now fails.
+	 * failed so; if it has no context, it says that a connection was lost,
+	 * and is said again if a message by it completes without a failure.
 	 */
 	int (*poll)(struct rmaext_fabric *f, struct rmx_completion *done,
 		    struct rmaext_error *failure);

@@ -143,24 +143,26 @@ bool rmx_ucx_lost(const struct rmx_ucx_call *call)
 	return !peer || !peer->ep || peer->broken || peer->epoch != call->epoch;
 }
 
-static void request_over(void *request, ucs_status_t status, void *data)
+/* What the connection had may have completed, well even, until now. */
+static void closing_over(void *request, ucs_status_t status, void *data)
 {
-	const struct rmx_ucp *ucp = data;
+	struct rmx_endpoint *e = data;
 
 	(void)status;
-	ucp->request_free(request);
+	e->ucp->request_free(request);
+	e->lost = true;
 }
 
 void rmx_ucx_disconnect(struct rmx_ucx_peer *peer)
 {
-	const struct rmx_ucp *ucp = peer->endpoint->ucp;
+	struct rmx_endpoint *e = peer->endpoint;
 	const ucp_request_param_t param = {
 		.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
 				UCP_OP_ATTR_FIELD_USER_DATA |
 				UCP_OP_ATTR_FIELD_FLAGS,
 		.flags = UCP_EP_CLOSE_FLAG_FORCE,
-		.cb.send = request_over,
-		.user_data = (void *)(uintptr_t)ucp,
+		.cb.send = closing_over,
+		.user_data = e,
 	};
 	struct rmx_ucx_call *call;
 	ucp_ep_h ep = peer->ep;
@@ -174,8 +176,8 @@ void rmx_ucx_disconnect(struct rmx_ucx_peer *peer)
 	while ((call = rmx_ucx_take(&peer->written)))
 		write_ends(call, UCS_ERR_CONNECTION_RESET);
 	if (ep) {
-		ucp->ep_close_nbx(ep, &param);
-		peer->endpoint->lost = true;
+		e->ucp->ep_close_nbx(ep, &param);
+		e->lost = true;
 	}
 	peer->broken = false;
 }
