@@ -15,7 +15,7 @@ static int refuse(struct rmaext_fabric *f, const void *address, size_t len,
 {
 	(void)f, (void)address, (void)len, (void)pidfd, (void)peer_p;
 	refused++;
-	return -FI_ENOMEM;
+	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "refuse", "it is full");
 }
 
 static int put_to(rmaext_window *w, const char *letter)
@@ -58,6 +58,7 @@ static void again(void)
 	char address[2][256], keys[2][256], packed[512], letter = 'n';
 	size_t len = sizeof(address[0]), key_len = sizeof(keys[0]);
 	void *const map[1] = {memory[0]};
+	struct rmaext_error why;
 	const uint64_t own[1] = {(uint64_t)(uintptr_t)memory[0]};
 	struct rmaext_targets targets = {
 		.token = token,
@@ -101,7 +102,10 @@ static void again(void)
 
 	origin->hooks = &bad;
 	for (int i = 1; i <= 3; i++) {
-		EQUAL(put_to(w, &letter), -FI_EAGAIN);
+		EQUAL(put_to(w, &letter), -FI_ENOMEM);
+		rmaext_error_last(&why);
+		EQUAL(why.rank, 1);
+		CHECK(strstr(why.detail, "not be added: refuse: it is full"));
 		OK(flush(w));
 		CHECK(refused >= i);
 	}
