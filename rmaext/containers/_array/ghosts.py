@@ -84,7 +84,7 @@ class Ghosts:
         # of this exchange, by section: what was begun, and who was told that it is there
         self._sent: list[Request | None] = []
         self._told: list[None] = []
-        self._came = not self._sources
+        self._came: list[int] = [] if self._sources else [0]
         self._lost: PeerLostError | None = None
 
     def begin(self, apart: bool) -> None:
@@ -141,9 +141,10 @@ class Ghosts:
             raise again(self._lost)
         told: set[int] = set()
         while not self._came:  # an exception may have ended the copying below: once only
+            wait: Any = self._rooms.wait_notify
             try:
-                self._rooms.wait_notify(self._turn, len(self._sources))
-                self._came = True
+                # No step of Python's comes between what it counts off and its note.
+                self._came.extend(map(wait, (self._turn,), (len(self._sources),)))
             except PeerLostError as exc:
                 # Of each rank that is lost once; it may be no neighbour, so those live.
                 if exc.rank is None or exc.rank in told.union(self._sources):
@@ -154,7 +155,7 @@ class Ghosts:
         for here, there in self._arrived[self._turn]:
             here[...] = there
         self._begun, self._sent, self._told, self._turn = False, [], [], 1 - self._turn
-        self._came = not self._sources
+        self._came = [] if self._sources else [0]
 
 
 def _part(memory: Any, at: int, piece: Piece, dtype: np.dtype[Any]) -> tuple[Any, int]:
