@@ -452,15 +452,16 @@ def of(name):
 
 
 MADE = "Window JoinedWindow allocate NodeArray NodeArray.assemble "
-MADE += "Array Channel Dict Published Store TaskQueue counter"
+MADE += "Array Channel Dict MultiDict Published Store TaskQueue counter"
 CALLS = dict.fromkeys(MADE.split(), CREATES)
 CALLS |= dict.fromkeys(["fence", "View.fence"], "in fence #2 of window 1")
 for calls in (
-    *("Array.copy_to", "Array.fence", "Array.max", "Array.min", "Array.save", "Array.sum"),
+    *("Array.copy_to", "Array.fence", "Array.max", "Array.mean", "Array.min", "Array.save"),
+    "Array.sum",
     *("Dict.clear", "Dict.items", "Dict.len"),
 ):
     CALLS[calls] = FENCES + of(calls.partition(".")[0])
-for name in ("Array", "Channel", "Dict", "Published", "Store", "TaskQueue", "counter"):
+for name in "Array Channel Dict MultiDict Published Store TaskQueue counter".split():
     CALLS[f"{name}.close"] = rf"in close #\d+ of window \d{of(name)}"
 for name in ("Array.like", "Array.load", "Array.redistribute"):
     CALLS[name] = r"in creation of window \d"
@@ -507,6 +508,10 @@ ELSEWHERE = {
     **dict.fromkeys(["RemoteWindow.attach", "RemoteWindow.close"], "of another job"),
     "View.close": "waits for nobody",
     "containers.Array.flush": "waits in Window.flush alone",
+    **dict.fromkeys(
+        ["containers.MultiDict.append_many", "containers.MultiDict.get_many"],
+        "wait in Dict.add_many, set_many and get_many",
+    ),
 }
 
 

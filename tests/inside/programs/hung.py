@@ -237,6 +237,7 @@ def calls():
         Array,
         Channel,
         Dict,
+        MultiDict,
         NodeArray,
         Published,
         Store,
@@ -249,6 +250,7 @@ def calls():
         "Array": lambda comm: Array(comm, (6, 6), ghosts=1),  # in Array
         "Channel": lambda comm: Channel(comm, "i8", 3),  # in Channel
         "Dict": lambda comm: Dict(comm, "i8", "i8", 10),  # in Dict
+        "MultiDict": lambda comm: MultiDict(comm, "i8", "i8", 10),  # in MultiDict
         "Published": lambda comm: Published(comm, 3),  # in Published
         "Store": lambda comm: Store(comm, np.zeros(2)),  # in Store
         "TaskQueue": lambda comm: TaskQueue(comm, "i8", 10),  # in TaskQueue
@@ -291,6 +293,7 @@ def calls():
         "Array.like": lambda a: Array.like(a),  # in Array.like
         "Array.load": lambda a: Array.load(a.comm, folder / "some.npy"),  # in Array.load
         "Array.max": lambda a: a.max(),  # in Array.max
+        "Array.mean": lambda a: a.mean(),  # in Array.mean
         "Array.min": lambda a: a.min(),  # in Array.min
         "Array.redistribute": lambda a: a.redistribute(grid=(0, 1)),  # in Array.redistribute
         "Array.save": lambda a: a.save(folder / "saved.npy"),  # in Array.save
@@ -302,6 +305,7 @@ def calls():
         "Dict.close": lambda d: d.close(),  # in Dict.close
         "Dict.items": lambda d: list(d.items()),  # in Dict.items
         "Dict.len": lambda d: len(d),  # in Dict.len
+        "MultiDict.close": lambda d: d.close(),  # in MultiDict.close
         "Published.close": lambda p: p.close(),  # in Published.close
         "Store.close": lambda s: s.close(),  # in Store.close
         "TaskQueue.close": lambda q: q.close(),  # in TaskQueue.close
