@@ -461,7 +461,7 @@ for calls in (
     *("Dict.clear", "Dict.items", "Dict.len"),
 ):
     CALLS[calls] = FENCES + of(calls.partition(".")[0])
-for name in "Array Channel Dict MultiDict Published Store TaskQueue counter".split():
+for name in MADE[MADE.index("Array ") :].split():
     CALLS[f"{name}.close"] = rf"in close #\d+ of window \d{of(name)}"
 for name in ("Array.like", "Array.load", "Array.redistribute"):
     CALLS[name] = r"in creation of window \d"
