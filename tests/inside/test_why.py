@@ -451,9 +451,9 @@ def of(name):
     return rf" \({name}, hung.py:\d+\)"
 
 
-MADE = "Window JoinedWindow allocate NodeArray NodeArray.assemble "
-MADE += "Array Channel Dict MultiDict Published Store TaskQueue counter"
-CALLS = dict.fromkeys(MADE.split(), CREATES)
+CONTAINERS = ["Array", "Channel", "Dict", "MultiDict", "Published", "Store", "TaskQueue", "counter"]
+MADE = ["Window", "JoinedWindow", "allocate", "NodeArray", "NodeArray.assemble", *CONTAINERS]
+CALLS = dict.fromkeys(MADE, CREATES)
 CALLS |= dict.fromkeys(["fence", "View.fence"], "in fence #2 of window 1")
 for calls in (
     *("Array.copy_to", "Array.fence", "Array.max", "Array.mean", "Array.min", "Array.save"),
@@ -461,7 +461,7 @@ for calls in (
     *("Dict.clear", "Dict.items", "Dict.len"),
 ):
     CALLS[calls] = FENCES + of(calls.partition(".")[0])
-for name in MADE[MADE.index("Array ") :].split():
+for name in CONTAINERS:
     CALLS[f"{name}.close"] = rf"in close #\d+ of window \d{of(name)}"
 for name in ("Array.like", "Array.load", "Array.redistribute"):
     CALLS[name] = r"in creation of window \d"
