@@ -34,7 +34,8 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 .DELETE_ON_ERROR:
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-interrupts test-demanding
 .PHONY: test-dropin test-verbs test-ucx test-here test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
-.PHONY: bench check check-first check-tests check-waiting check-alone check-seeds check-sizes
+.PHONY: bench check check-first check-tests check-serial check-alone check-seeds check-sizes
+.PHONY: check-text check-more
 .PHONY: docs site compile_commands.json
 .PHONY: provider check-c fuzz fuzz-strangers sim sim-faults asan tsan lint type cover format clean
 
@@ -229,10 +230,15 @@ check-first:
 	$(MAKE) develop MPI=openmpi
 
 check-tests:
-	$(MAKE) -j4 -Otarget check-serial check-sizes check-alone check-text
+	$(MAKE) -j4 -Otarget check-serial check-sizes check-alone check-text check-more
 
 check-text: lint type site
+
+# Begins once one of the other four has ended.
+check-more:
 	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
+	$(MAKE) test MPI=openmpi ARGS="--sizes 2:direct,3:mixed $(MPI_SIZES)"
+	$(MAKE) test MPI=mpich ARGS="--sizes 3:mixed,4"
 
 check-serial:
 	$(MAKE) test-serial MPI=mpich ARGS="--workers 3 --limit 4000 --durations 24"
@@ -247,8 +253,7 @@ check-seeds: $(WORLDS:%=build/asan/%)
 		$(VENV)/lib/$(MPI)/libfabric.so.1 seeds || exit; done
 
 check-sizes:
-	$(MAKE) test MPI=mpich ARGS="--sizes 1:fabric,2:direct,2:fabric,3:mixed,4"
-	$(MAKE) test MPI=openmpi ARGS="--sizes 2:direct,3:mixed $(MPI_SIZES)"
+	$(MAKE) test MPI=mpich ARGS="--sizes 1:fabric,2:direct,2:fabric"
 
 # -- C ---------------------------------------------------------------------------
 
