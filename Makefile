@@ -35,7 +35,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-interrupts test-demanding
 .PHONY: test-dropin test-verbs test-ucx test-here test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
 .PHONY: bench check check-first check-tests check-serial check-alone check-seeds check-sizes
-.PHONY: check-text check-more
+.PHONY: check-text
 .PHONY: docs site compile_commands.json
 .PHONY: provider check-c fuzz fuzz-strangers sim sim-faults asan tsan lint type cover format clean
 
@@ -230,18 +230,14 @@ check-first:
 	$(MAKE) develop MPI=openmpi
 
 check-tests:
-	$(MAKE) -j4 -Otarget check-serial check-sizes check-alone check-text check-more
+	$(MAKE) -j4 -Otarget check-serial check-sizes check-alone check-text
 
 check-text: lint type site
-
-# Begins once one of the other four has ended.
-check-more:
 	$(MAKE) test-serial MPI=openmpi ARGS="$(MPI_SERIAL)"
 	$(MAKE) test MPI=openmpi ARGS="--sizes 2:direct,3:mixed $(MPI_SIZES)"
-	$(MAKE) test MPI=mpich ARGS="--sizes 3:mixed,4"
 
 check-serial:
-	$(MAKE) test-serial MPI=mpich ARGS="--workers 3 --limit 4000 --durations 24"
+	$(MAKE) test-serial MPI=mpich ARGS="--workers 2 --limit 4000 --durations 24"
 
 check-alone:
 	$(MAKE) check-c
@@ -253,7 +249,7 @@ check-seeds: $(WORLDS:%=build/asan/%)
 		$(VENV)/lib/$(MPI)/libfabric.so.1 seeds || exit; done
 
 check-sizes:
-	$(MAKE) test MPI=mpich ARGS="--sizes 1:fabric,2:direct,2:fabric"
+	$(MAKE) test MPI=mpich ARGS="--sizes 1:fabric,2:direct,2:fabric,3:mixed,4"
 
 # -- C ---------------------------------------------------------------------------
 
