@@ -83,6 +83,15 @@ static inline bool task_is_due(const struct task *t)
 	       (t->wakes <= world.now || (t->word && *t->word != t->seen));
 }
 
+/* Until it pauses, or is over. */
+static inline void task_go_on(struct task *t)
+{
+	tasks.running = t;
+	world.active = t->rank;
+	swapcontext(&tasks.loop, &t->context);
+	world.active = -1;
+}
+
 /* Nothing is on its way, and nobody goes on for now: time passes. */
 static inline void time_skip(void)
 {
@@ -112,10 +121,7 @@ static inline void tasks_run(void)
 		is(turns < 20000000, "it does not end");
 		if (task_is_due(t)) {
 			idle = 0;
-			tasks.running = t;
-			world.active = t->rank;
-			swapcontext(&tasks.loop, &t->context);
-			world.active = -1;
+			task_go_on(t);
 		} else if (idle++ > IDLE && !world.flight_count) {
 			idle = 0;
 			time_skip();

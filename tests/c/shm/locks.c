@@ -805,24 +805,31 @@ static void side_open(int rank, int target)
 	};
 }
 
-static void locks_open(uint64_t seed)
+/* Nobody has asked for a lock yet. */
+static void locks_begin(void)
 {
 	memset(sides, 0, sizeof(sides));
 	memset(model, 0, sizeof(model));
 	memset(did, 0, sizeof(did));
+	for (int i = 0; i < world.ranks; i++) {
+		model[i].writer = -1;
+		model[i].ticket = model[i].writer_ticket = -1;
+		for (int t = 0; t < world.ranks; t++)
+			side_open(i, t);
+	}
+}
+
+static void locks_open(uint64_t seed)
+{
 	data = rmaext_block_bytes(RANKS) / 8;
 	world_open(seed, data + GUARDED, died, tell);
 	rmaext_block_places(world.ranks, &places);
 	style = (int)pick(3);
 	for (int i = 0; i < world.ranks; i++) {
 		rmaext_window_controls(world.node[i].window, 1);
-		model[i].writer = -1;
-		model[i].ticket = model[i].writer_ticket = -1;
 		node_of[i] = (int)pick(4) ? i : 0;
 	}
-	for (int i = 0; i < world.ranks; i++)
-		for (int t = 0; t < world.ranks; t++)
-			side_open(i, t);
+	locks_begin();
 }
 
 static uint64_t run(uint64_t seed)
@@ -957,10 +964,7 @@ static void plans_run(void)
 		       (every.deaths ? living : 0);
 		way = choose(ways);
 		if (way < count) {
-			tasks.running = due[way];
-			world.active = due[way]->rank;
-			swapcontext(&tasks.loop, &due[way]->context);
-			world.active = -1;
+			task_go_on(due[way]);
 			continue;
 		}
 		way -= count;
@@ -977,21 +981,12 @@ static void plans_run(void)
 	}
 }
 
-static void plans_judge(void)
-{
-	for (int i = 0; i < world.ranks; i++)
-		if (!world.node[i].dead)
-			lock_judge(i);
-}
-
 /* Each order of three ranks with such plans; so many of them may die. */
 static void plans_explore(int deaths, int skips)
 {
 	every.length = every.at = 0;
 	do {
-		memset(sides, 0, sizeof(sides));
-		memset(model, 0, sizeof(model));
-		memset(did, 0, sizeof(did));
+		locks_begin();
 		every.deaths = deaths;
 		every.skips = skips;
 		tasks.count = 0;
@@ -1001,10 +996,6 @@ static void plans_explore(int deaths, int skips)
 			memset(n->cells, 0, 8 * world.cells);
 			n->dead = false;
 			memset(n->known, 0, sizeof(n->known));
-			model[i].writer = -1;
-			model[i].ticket = model[i].writer_ticket = -1;
-			for (int k = 0; k < world.ranks; k++)
-				side_open(i, k);
 			task_begin(i, plan_run);
 		}
 		every.ends = false;
@@ -1014,7 +1005,9 @@ static void plans_explore(int deaths, int skips)
 		for (int i = 0; i < world.ranks; i++)
 			task_begin(i, program_last);
 		plans_run();
-		plans_judge();
+		for (int i = 0; i < world.ranks; i++)
+			if (!world.node[i].dead)
+				lock_judge(i);
 		every.runs++;
 	} while (path_next());
 }
