@@ -274,6 +274,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return SKIPPED
     FOLDER.mkdir(parents=True, exist_ok=True)
     wanted = [known[name] for name in options.case] or CASES
+    for release in sorted({case.base for case in wanted} - {""}):
+        base(release)  # before the cases, several of which may begin with the same one
     with ThreadPoolExecutor(options.jobs) as pool:
         good = list(pool.map(run, wanted))
     print(f"{sum(good)} passed, {len(good) - sum(good)} failed", flush=True)
