@@ -117,7 +117,6 @@ static bool coalesced_make_room(struct rmx_op *op)
 		return false;
 	*s = (struct rmx_places){
 		.count = count,
-		.owned = true,
 		.room = room,
 		.unit = op->unit,
 		.width = op->unit,

@@ -72,8 +72,26 @@ static size_t range_append(struct rmx_send_buffer *buffer, size_t end,
 	return (size_t)(at - buffer->data);
 }
 
+/* The next piece of ranges, with room in a message; *i and *part move on. */
+static struct rmx_piece piece_next(const struct rmx_places *p, uint64_t *i,
+				   uint64_t *part)
+{
+	struct rmx_piece it = rmx_place_at(p, *i);
+	const uint64_t left = it.len - *part;
+
+	it.offset += *part;
+	if (it.value)
+		it.value += *part;
+	if (it.result)
+		it.result += *part;
+	it.len = left < RMX_PIECE_MOST ? left : RMX_PIECE_MOST;
+	*part = it.len < left ? *part + it.len : 0;
+	*i += it.len == left;
+	return it;
+}
+
 /*
- * Appends as many places of an operation, from the first that is in no message
+ * Appends as many pieces of an operation, from the first that is in no message
  * yet, as there is room for. The last of all notifies: it is carried out after
  * the others.
  */
@@ -81,21 +99,27 @@ static size_t places_append(struct rmx_send_buffer *buffer, size_t end,
 			    const struct rmx_op *op)
 {
 	const struct rmx_places *p = op->places;
-	uint64_t i = p->next;
+	struct rmx_some some = {
+		.first = p->next,
+		.part = p->part,
+		.next = p->next,
+		.next_part = p->part,
+	};
 
-	for (; i < p->count && i - p->next < UINT16_MAX; i++) {
-		const struct rmx_piece it = rmx_place_at(p, i);
+	while (some.next < p->count) {
+		uint64_t next = some.next, part = some.next_part;
+		const struct rmx_piece it = piece_next(p, &next, &part);
 		const struct rmx_share s = rmx_op_share(op, it.len);
 
 		if (!range_has_room(buffer, end, &s))
 			break;
 		end = range_append(buffer, end, op, &it,
-				   rmx_op_notifies(op) && i + 1 == p->count);
+				   rmx_op_notifies(op) && next == p->count);
+		some.next = next;
+		some.next_part = part;
+		some.count++;
 	}
-	buffer->some = (struct rmx_some){
-		.first = p->next,
-		.count = (uint32_t)(i - p->next),
-	};
+	buffer->some = some;
 	return end;
 }
 
@@ -252,7 +276,7 @@ int rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *op,
 	header_of(buffer)->form = RMX_RANGES;
 	if (buffer->bulk)
 		return part_pack(buffer, op, packed);
-	if (buffer->shared && !op->places->pieces)
+	if (buffer->shared && !op->places->starts)
 		end = elements_pack(buffer, op);
 	else
 		end = op_append(buffer, end, op);
@@ -270,14 +294,16 @@ int rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *op,
 static void pieces_unpack(const struct rmx_send_buffer *buffer,
 			  const char *results)
 {
-	const struct rmx_piece *it =
-		buffer->op->places->pieces + buffer->some.first;
+	uint64_t i = buffer->some.first, part = buffer->some.part;
 	size_t at = 0;
 
-	for (uint32_t i = 0; i < buffer->some.count; i++, it++) {
+	for (uint32_t k = 0; k < buffer->some.count; k++) {
+		const struct rmx_piece it =
+			piece_next(buffer->op->places, &i, &part);
+
 		at = RMX_ALIGNED(at);
-		memcpy(it->result, results + at, it->len);
-		at += it->len;
+		memcpy(it.result, results + at, it.len);
+		at += it.len;
 	}
 }
 
@@ -287,7 +313,7 @@ void rmx_unpack(const struct rmx_send_buffer *buffer, const char *results)
 
 	if (buffer->bulk)
 		memcpy(op->local + buffer->some.part, results, buffer->results);
-	else if (buffer->shared && op->places->pieces)
+	else if (buffer->shared && op->places->starts)
 		pieces_unpack(buffer, results);
 	else if (buffer->shared)
 		rmx_places_unpack(op->places, &buffer->some, results);

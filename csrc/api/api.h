@@ -42,24 +42,10 @@ int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
 		    const void *buf, uint64_t len, int slot);
 
 /*
- * many.c: what rmx_check() does not look at: it refuses updates that are not
- * aligned, and what has no route. The caller is inside the window, and has
- * checked the rank. `type` is that of an update; of puts and gets, which are
- * always aligned, it is not looked at.
+ * many.c: what rmaext_start_many() chooses from: a request, and what is none.
+ * The caller is inside the window, and has checked the call, but for the
+ * places; *op_p is NULL. They return as rmaext_start_many().
  */
-int rmx_kind_check_route(const struct rmaext_window *window, const char *call,
-			 int64_t rank, int kind, int type, bool aligned);
-
-/*
- * What rmaext_start_many() chooses from: ranges.c has requests, of which it
- * leaves those of elements of one length to many.c's begin; and many.c's
- * start what is no request. The caller is inside the window, and has checked
- * the call, but for the places; *op_p is NULL. They return as
- * rmaext_start_many().
- */
-int rmx_siblings_start(struct rmaext_window *window,
-		       const struct rmaext_places_call *call,
-		       struct rmaext_op **op_p, int64_t *bad_p);
 int rmx_many_begin(struct rmaext_window *window,
 		   const struct rmaext_places_call *call,
 		   struct rmaext_op **op_p, int64_t *bad_p);

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * Operations on elements all over the window. Where every target is mapped
- * here, exec/many_direct.c does them. Else a block of the elements after
- * another is sorted by target; those of each target are copied by system calls,
- * or are one request, and the requests of a block are siblings.
+ * Operations on places all over the window: on elements, or, of requests, on
+ * ranges of several. Where every target is mapped here, exec/many_direct.c does
+ * the elements. Else a block of the places after another is sorted by target;
+ * those of each target are copied by system calls, or are one request, and the
+ * requests of a block are siblings. A request is one block; its long places are
+ * a read or write each.
  */
 #include "api/api.h"
 #include "exec/guard.h"
@@ -15,47 +17,54 @@
 #include <stdlib.h>
 
 #define PORTION_BYTES ((uint64_t)8 << 20) /* bytes of a block, about */
+#define LONG_PLACE ((uint64_t)8 << 10)	  /* bytes; a longer place goes alone */
 
 /* -- checks, before anything is done */
 
-int rmx_kind_check_route(const struct rmaext_window *w, const char *call,
-			 int64_t rank, int kind, int type, bool aligned)
+/* Records that no window has such a range. */
+static int range_refuse(const struct rmx_many *b, uint64_t i)
 {
-	const struct rmx_target *t = rmx_target_of(w, rank);
+	return rmx_fail(-ERANGE, rmx_rank_at(b, i), rmx_many_name(b),
+			"offset or count is negative, or too large for any "
+			"window");
+}
 
-	if (!aligned)
+/* What rmx_check() does not look at. */
+static int many_check_route(const struct rmx_many *b, int64_t rank)
+{
+	const struct rmaext_window *w = b->window;
+	const struct rmx_target *t = rmx_target_of(w, rank);
+	const char *call = rmx_many_name(b);
+
+	if (!rmx_many_aligned(b, t))
 		return rmx_fail(-FI_EFAULT, rank, call,
 				"the memory there is not aligned to %u, as "
 				"updates of this dtype need it",
-				rmx_type_of(type).align);
-	if (rmx_kind_is_local(w, kind, rank) ||
-	    (t->route == RMAEXT_CMA && kind != RMAEXT_UPDATE) ||
+				rmx_type_of(b->type).align);
+	if (rmx_many_is_local(b, rank) ||
+	    (t->route == RMAEXT_CMA && !rmx_updates(b)) ||
 	    (w->fabric && rmx_peer_of(w, rank)))
 		return 0;
 	return rmx_fail(-FI_EOPNOTSUPP, rank, call,
 			"no route leads there: that rank has no network");
 }
 
-static int many_check_route(const struct rmx_many *b, int64_t rank)
+/* Records what is wrong with a place, if anything is. */
+static int many_check_one(const struct rmx_many *b, uint64_t i)
 {
-	return rmx_kind_check_route(
-		b->window, rmx_many_name(b), rank, b->kind, b->type,
-		rmx_many_aligned(b, rmx_target_of(b->window, rank)));
-}
-
-/* Records what is wrong with an element, if anything is. */
-static int many_check_one(const struct rmx_many *b, int64_t rank,
-			  uint64_t offset)
-{
+	const uint64_t offset = rmx_offset_at(b, i);
+	const int64_t rank = rmx_rank_at(b, i);
 	const char *call = rmx_many_name(b);
 	int ret;
 
 	if (offset >= b->limit)
-		return rmx_fail(-ERANGE, rank, call,
-				"offset %lld is not in the window there",
-				(long long)offset);
-	ret = rmx_check(b->window, call, rank, offset * b->scale, b->unit,
-			b->access);
+		return b->starts ? range_refuse(b, i)
+				 : rmx_fail(-ERANGE, rank, call,
+					    "offset %lld is not in the window "
+					    "there",
+					    (long long)offset);
+	ret = rmx_check(b->window, call, rank, offset * b->scale,
+			rmx_len_at(b, i), b->access);
 	return ret ? ret : many_check_route(b, rank);
 }
 
@@ -77,8 +86,8 @@ static int many_check_all(struct rmx_many *b, int64_t *bad_p)
 
 	for (i = 0; i < b->count; i++) {
 		const int64_t rank = rmx_rank_at(b, i);
-		const struct rmx_target *t =
-			rmx_place(b, rank, rmx_offset_at(b, i), &at);
+		const struct rmx_target *t = rmx_place(
+			b, rank, rmx_offset_at(b, i), rmx_len_at(b, i), &at);
 
 		if (!t || rmx_doubtful(t) || !rmx_many_aligned(b, t) ||
 		    (!rmx_many_is_local(b, rank) &&
@@ -90,14 +99,12 @@ static int many_check_all(struct rmx_many *b, int64_t *bad_p)
 	if (i == b->count)
 		return 0;
 	for (i = 0; i < b->count; i++) {
-		const int64_t rank = rmx_rank_at(b, i);
-
-		ret = many_check_one(b, rank, rmx_offset_at(b, i));
+		ret = many_check_one(b, i);
 		if (ret) {
 			*bad_p = (int64_t)i;
 			return ret;
 		}
-		b->routes |= many_route_bit(b, rank);
+		b->routes |= many_route_bit(b, rmx_rank_at(b, i));
 	}
 	return 0;
 }
@@ -122,6 +129,29 @@ static int portion_some_direct(struct rmx_many *b)
 	return ret;
 }
 
+/* Copies the ranges by memory. They are a request's: nobody changes them. */
+static void ranges_by_memory(const struct rmx_many *b)
+{
+	const struct rmx_places all = rmx_many_places(b, NULL, b->count);
+
+	for (uint64_t i = 0; i < b->count; i++) {
+		const struct rmx_piece it = rmx_place_at(&all, i);
+		const uint64_t at = it.offset - b->window->first;
+		const int64_t rank = rmx_rank_at(b, i);
+		char *there;
+
+		if (!it.len || !rmx_many_is_local(b, rank))
+			continue;
+		there = rmx_target_of(b->window, rank)->map + at;
+		rmx_count_direct(&b->window->tally, rank, rmx_many_counts_as(b),
+				 at, it.len, false);
+		if (it.value)
+			rmx_copy(there, it.value, it.len);
+		else
+			rmx_copy(it.result, there, it.len);
+	}
+}
+
 /* Does what is left of the block by memory. */
 static int portion_by_memory(struct rmx_many *b)
 {
@@ -129,6 +159,10 @@ static int portion_by_memory(struct rmx_many *b)
 
 	if (b->at == b->end || !(b->routes & RMX_ONLY_DIRECT))
 		return 0;
+	if (b->starts) {
+		ranges_by_memory(b);
+		return 0;
+	}
 	ret = b->routes == RMX_ONLY_DIRECT ? rmx_direct_portion(b, b->end)
 					   : portion_some_direct(b);
 	return ret == RMAEXT_PENDING
@@ -137,28 +171,73 @@ static int portion_by_memory(struct rmx_many *b)
 		       : ret;
 }
 
+/* Is a place long enough for a read or write of its own? */
+static bool place_is_long(const struct rmx_many *b, const struct rmx_target *t,
+			  uint64_t len)
+{
+	/* what is to notify goes as messages, which are in order */
+	return len > LONG_PLACE && b->notify < 0 &&
+	       !b->window->root->attached && !rmx_by_message(b->window, t, len);
+}
+
+/*
+ * Begins the long places of a request that are left, and takes them out of the
+ * order of the others. *len_p: bytes of these.
+ */
+static int target_begin_long(struct rmx_many *b, struct rmx_per_target *it,
+			     uint64_t *len_p)
+{
+	struct rmx_places *p = &it->places;
+	uint32_t *order = b->order + it->first;
+	const uint64_t end = p->count;
+	int ret = 0;
+
+	*len_p = 0;
+	p->count = p->next;
+	for (uint64_t i = p->next; i < end && !ret; i++) {
+		const struct rmx_piece place = rmx_place_at(p, i);
+		const uint64_t at = place.offset - b->window->first;
+		struct rmx_op *op;
+
+		if (!place_is_long(b, it->target, place.len)) {
+			order[p->count++] = order[i];
+			*len_p += place.len;
+			continue;
+		}
+		ret = place.value ? rmx_put_new(b->window, it->rank, at,
+						place.value, place.len, &op)
+				  : rmx_get_new(b->window, it->rank, at,
+						place.result, place.len, &op);
+		ret = ret ? ret : rmx_siblings_begin(b->siblings, op);
+	}
+	return ret;
+}
+
 /* Begins a request for a target whose elements go by messages. */
 static int target_begin(struct rmx_many *b, struct rmx_per_target *it)
 {
-	const uint64_t left = it->places.count - it->places.next;
+	uint64_t len = (it->places.count - it->places.next) * b->unit;
 	struct rmx_op *op;
-	int ret = rmx_op_new(b->window, it->rank,
-			     rmx_updates(b)	     ? RMX_UPDATE
-			     : b->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
-						     : RMX_MESSAGE_GET,
-			     0, left * b->unit, 0, &op);
+	int ret = b->longs || b->starts ? target_begin_long(b, it, &len) : 0;
 
+	it->begun = true;
+	if (ret || !len)
+		return ret;
+	ret = rmx_op_new(b->window, it->rank,
+			 rmx_updates(b)		 ? RMX_UPDATE
+			 : b->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
+						 : RMX_MESSAGE_GET,
+			 0, len, 0, &op);
 	if (ret)
 		return ret;
 	op->places = &it->places;
 	op->op = b->op;
 	op->type = b->type;
 	op->unit = b->unit;
-	op->notify = -1;
+	op->notify = b->notify;
 	op->local = b->results;
 	/* who waits for it always learns of its failure, and no flush does */
 	op->told = !b->copies;
-	it->begun = true;
 	return rmx_siblings_begin(b->siblings, op);
 }
 
@@ -175,7 +254,7 @@ static int per_target_begin(struct rmx_many *b)
 /* Begins the requests of a block, which is sorted by target. */
 static int per_target_start(struct rmx_many *b, int *ended)
 {
-	b->siblings = rmx_siblings_new(b->target_count, ended);
+	b->siblings = rmx_siblings_new(b->target_count + b->longs, ended);
 	return b->siblings ? per_target_begin(b)
 			   : rmx_no_memory("the requests of a call");
 }
@@ -408,24 +487,73 @@ static struct rmx_many many_make(struct rmaext_window *w,
 		.offsets = c->offsets,
 		.values = c->kind == RMAEXT_GET ? NULL : c->values,
 		.results = c->kind == RMAEXT_PUT ? NULL : c->results,
+		.notify = c->notify - 1,
 	};
 }
 
-/* Copies ranks and offsets, which the caller may change after the call. */
-static int many_own_arrays(struct rmx_many *b, int64_t **copies_p)
+/* Reads the counts of ranges into b->starts, which have room. */
+static int starts_read(struct rmx_many *b, const struct rmaext_places_call *c,
+		       uint64_t *starts, int64_t *bad_p)
+{
+	const uint64_t mask = c->ones & RMAEXT_ONE_COUNT ? 0 : UINT64_MAX;
+	uint64_t at = 0;
+
+	for (uint64_t i = 0; i < c->count; i++) {
+		const int64_t n =
+			c->counts ? __atomic_load_n(&c->counts[i & mask],
+						    __ATOMIC_RELAXED)
+				  : 1;
+
+		if (n < 0 || (uint64_t)n > c->elements - at) {
+			*bad_p = (int64_t)i;
+			return range_refuse(b, i);
+		}
+		starts[i] = at;
+		at += (uint64_t)n;
+		b->longs += (uint64_t)n * c->unit > LONG_PLACE;
+	}
+	starts[c->count] = at;
+	b->starts = starts;
+	if (at == c->elements)
+		return 0;
+	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_many_name(b),
+			"the array of counts changed during the call");
+}
+
+/*
+ * Copies ranks, offsets and counts, which the caller may change after the call.
+ * Elements that are to notify go as ranges, as these alone do.
+ */
+static int many_own_arrays(struct rmx_many *b,
+			   const struct rmaext_places_call *c, int64_t *bad_p)
 {
 	const uint64_t ranks = b->rank_mask ? b->count : 1;
 	const uint64_t offsets = b->offset_mask ? b->count : 1;
-	int64_t *copies = malloc((ranks + offsets) * sizeof(*copies));
+	const uint64_t starts = c->counts || c->notify ? b->count + 1 : 0;
+	int64_t *copies = malloc((ranks + offsets + starts) * sizeof(*copies));
 
 	if (!copies)
 		return rmx_no_memory("the places of a call");
 	memcpy(copies, b->ranks, ranks * sizeof(*copies));
 	memcpy(copies + ranks, b->offsets, offsets * sizeof(*copies));
-	*copies_p = copies;
+	b->copies = copies;
 	b->ranks = copies;
 	b->offsets = copies + ranks;
+	if (starts)
+		return starts_read(b, c, (uint64_t *)copies + ranks + offsets,
+				   bad_p);
+	if (!rmx_updates(b) && b->unit > LONG_PLACE)
+		b->longs = b->count;
 	return 0;
+}
+
+/* What is by memory has nothing that could notify once it is there. */
+static int many_check_notify(const struct rmx_many *b)
+{
+	if (b->notify < 0 || !(b->routes & ~(1u << RMAEXT_FABRIC)))
+		return 0;
+	return rmx_fail(-FI_EINVAL, rmx_rank_at(b, 0), rmx_many_name(b),
+			"that rank is reached by memory: put, then notify");
 }
 
 /* Begins what is not done at once; all is one block. */
@@ -448,20 +576,20 @@ int rmx_many_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 {
 	struct rmx_many *b = NULL, on_stack = many_make(w, c);
 	struct rmx_siblings *g;
-	int64_t *copies = NULL;
-	int ret = many_own_arrays(&on_stack, &copies);
+	int ret = many_own_arrays(&on_stack, c, bad_p);
 
 	if (!ret)
 		ret = many_check_all(&on_stack, bad_p);
+	if (!ret)
+		ret = many_check_notify(&on_stack);
 	if (!ret) {
 		b = many_copy(&on_stack, on_stack.count);
 		ret = b ? 0 : rmx_no_memory("a call on many");
 	}
 	if (ret) {
-		free(copies);
+		free(on_stack.copies);
 		return ret;
 	}
-	b->copies = copies;
 	b->end = b->count;
 	if (!rmx_updates(b)) /* the caller makes those of memory here */
 		ret = portion_by_memory(b);

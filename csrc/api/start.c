@@ -2,7 +2,7 @@
 /*
  * The entries: one for a single operation, which put_get.c, strided.c, notify.c
  * and update.c check at the origin, and carry out or begin by its route; and
- * one for many places, which many.c and ranges.c do so with.
+ * one for many places, which many.c does so with.
  */
 #include "api/api.h"
 #include "exec/many.h"
@@ -136,7 +136,7 @@ int rmaext_start_many(rmaext_window *w, const struct rmaext_places_call *c,
 	if (ret)
 		return ret;
 	if (c->count)
-		ret = c->ended ? rmx_siblings_start(w, c, op_p, bad_p)
+		ret = c->ended ? rmx_many_begin(w, c, op_p, bad_p)
 			       : rmx_many_start(w, c, op_p, bad_p);
 	rmx_window_leave(w);
 	return ret;

@@ -11,15 +11,20 @@ enum rmx_form rmx_places_form(const struct rmx_places *p, size_t room)
 {
 	const size_t loops = p->strides ? rmx_loops_bytes(p->strides) : 0;
 
-	if (p->pieces)
+	if (p->starts)
 		return RMX_RANGES;
 	return loops && loops + p->unit <= room ? RMX_LOOPS : RMX_ELEMENTS;
 }
 
 struct rmx_some rmx_places_some(const struct rmx_places *p, size_t room)
 {
-	struct rmx_some some = {p->next, p->part, 1, (uint32_t)p->unit,
-				rmx_places_form(p, room)};
+	struct rmx_some some = {
+		.first = p->next,
+		.part = p->part,
+		.count = 1,
+		.unit = (uint32_t)p->unit,
+		.form = rmx_places_form(p, room),
+	};
 	const size_t longest = room - sizeof(uint64_t);
 	uint64_t most = room / (sizeof(uint64_t) + p->width);
 
@@ -29,12 +34,15 @@ struct rmx_some rmx_places_some(const struct rmx_places *p, size_t room)
 		some.unit = (uint32_t)(p->unit - p->part < longest
 					       ? p->unit - p->part
 					       : longest);
+		some.next_part = (p->part + some.unit) % p->unit;
+		some.next = p->next + !some.next_part;
 		return some;
 	}
 	if (most > UINT16_MAX)
 		most = UINT16_MAX;
 	some.count = (uint32_t)(p->count - p->next < most ? p->count - p->next
 							  : most);
+	some.next = p->next + some.count;
 	return some;
 }
 

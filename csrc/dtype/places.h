@@ -20,19 +20,18 @@ struct rmx_piece {
 };
 
 /*
- * Pieces of any lengths, or elements, which all have the same. The arrays are
- * the maker's, and stay until the operation has ended.
+ * Elements, or ranges of several. The arrays are the maker's, and stay until
+ * the operation has ended.
  */
 struct rmx_places {
 	uint64_t count;
 	/* those before `next` are in messages, and `part` bytes of that one */
 	uint64_t next, part;
-	bool owned; /* the struct is from malloc(), and ends with the operation
-		     */
-	uint32_t room; /* of coalesced ones, more of which come, see
-			  am/coalesce.c; else 0 */
-	/* each fits into a message; NULL: elements, which the rest describes */
-	const struct rmx_piece *pieces;
+	/*
+	 * Of coalesced ones, more of which come, see am/coalesce.c: this is
+	 * from malloc(), and ends with the operation. Else 0.
+	 */
+	uint32_t room;
 	uint64_t unit;	/* bytes of an element */
 	uint64_t width; /* of its value: unit, or twice that: first compare */
 	/* numbers of the elements in the arrays, less `start`; NULL: in order
@@ -44,17 +43,23 @@ struct rmx_places {
 	const char *offsets;
 	uint64_t scale;
 	const struct rmx_strides *strides;
+	/* place n has values from starts[n] to starts[n + 1]; NULL: one each */
+	const uint64_t *starts;
 	const char *values; /* NULL: there are none */
 	char *results;
 	/* bytes from one to the next; 0: one stands for all */
 	size_t offset_step, value_step;
 };
 
-/* What goes into one message: elements, or, of a long one, `unit` bytes. */
+/*
+ * What goes into one message: elements, or, of a long one, `unit` bytes; or
+ * ranges, the first of which may be the rest of one, and the last a part.
+ */
 struct rmx_some {
 	uint64_t first, part;
+	uint64_t next, next_part; /* what comes after them */
 	uint32_t count;
-	uint32_t unit; /* bytes of each */
+	uint32_t unit; /* bytes of each, of elements */
 	enum rmx_form form;
 };
 
@@ -83,11 +88,14 @@ static inline uint64_t rmx_offset_number(const struct rmx_places *p, uint64_t n)
 static inline struct rmx_piece rmx_place_at(const struct rmx_places *p,
 					    uint64_t i)
 {
-	const uint64_t n = p->pieces ? i : rmx_place_number(p, i);
+	const uint64_t n = rmx_place_number(p, i);
 	struct rmx_piece it = {.len = p->unit};
+	uint64_t from = n;
 
-	if (p->pieces)
-		return p->pieces[i];
+	if (p->starts) {
+		from = p->starts[n];
+		it.len *= p->starts[n + 1] - from;
+	}
 	if (p->strides) {
 		it.offset = rmx_strides_at(p->strides, n);
 	} else {
@@ -95,20 +103,21 @@ static inline struct rmx_piece rmx_place_at(const struct rmx_places *p,
 	}
 	it.offset += p->first;
 	if (p->values)
-		it.value = p->values + n * p->value_step;
+		it.value = p->values + from * p->value_step;
 	if (it.value && p->width > p->unit) {
 		it.compare = it.value;
 		it.value += p->unit;
 	}
 	if (p->results)
-		it.result = p->results + n * p->unit;
+		it.result = p->results + from * p->unit;
 	return it;
 }
 
-/* How elements are told in messages of `room` bytes. */
+/* How places are told in messages of `room` bytes. */
 enum rmx_form rmx_places_form(const struct rmx_places *places, size_t room);
 
-/* Returns what goes next into a message of `room` bytes; some is left. */
+/* Returns which elements go next into a message of `room` bytes; some are left.
+ */
 struct rmx_some rmx_places_some(const struct rmx_places *places, size_t room);
 
 /*
@@ -126,12 +135,8 @@ void rmx_places_unpack(const struct rmx_places *places,
 static inline void rmx_places_advance(struct rmx_places *p,
 				      const struct rmx_some *some)
 {
-	p->part += some->unit;
-	p->next += some->count;
-	if (p->pieces || p->part == p->unit)
-		p->part = 0;
-	else
-		p->next--; /* more of this long one is to come */
+	p->next = some->next;
+	p->part = some->next_part;
 }
 
 #endif

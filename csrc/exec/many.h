@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * One operation on many elements, as rmaext_start_many() begins it.
- * api/many.c checks it, many_direct.c and many_per_target.c carry out what
- * needs no message; the rest are requests, siblings for each block.
+ * One operation on many places, as rmaext_start_many() begins it: elements, or
+ * ranges of several. api/many.c checks it, many_direct.c and many_per_target.c
+ * carry out what needs no message; the rest are requests, siblings for each
+ * block.
  */
 #ifndef RMAEXT_MANY_H
 #define RMAEXT_MANY_H
@@ -41,7 +42,7 @@ struct rmx_many {
 	size_t step;  /* bytes from value to value */
 	size_t scale; /* bytes that an offset counts */
 	const int64_t *ranks, *offsets;
-	int64_t *copies; /* these two, from malloc(); NULL: the caller's */
+	int64_t *copies; /* these, from malloc(); NULL: the caller's */
 	const char *values;
 	char *results;
 	bool fresh;	     /* of a get: nobody sees results if it fails */
@@ -56,6 +57,10 @@ struct rmx_many {
 	struct rmx_siblings *siblings; /* of the block; or NULL */
 	int64_t deadline;	       /* of the wait for a guard */
 	int64_t begun; /* when the block was sorted, for the record */
+	/* of ranges: elements before each, and of all; in copies. Or NULL */
+	const uint64_t *starts;
+	int notify;	/* slot of a put; -1: none */
+	uint64_t longs; /* places too long for messages, or more */
 };
 
 /* What the record has of it: RMAEXT_DID_PUT and so on. */
@@ -104,6 +109,13 @@ static inline char *rmx_result_at(const struct rmx_many *b, uint64_t i)
 	return b->results ? b->results + i * b->unit : NULL;
 }
 
+/* Returns the bytes of place i. */
+static inline uint64_t rmx_len_at(const struct rmx_many *b, uint64_t i)
+{
+	return b->starts ? (b->starts[i + 1] - b->starts[i]) * b->unit
+			 : b->unit;
+}
+
 /* Is it an update? */
 static inline bool rmx_updates(const struct rmx_many *b)
 {
@@ -111,13 +123,13 @@ static inline bool rmx_updates(const struct rmx_many *b)
 }
 
 /*
- * Returns the target of an element and its byte there, or NULL if it is not in
- * the window. It is asked anew wherever memory is touched, as another thread
- * may have changed the caller's arrays since they were checked.
+ * Returns the target of `len` bytes and their first there, or NULL if they are
+ * not in the window. It is asked anew wherever memory is touched, as another
+ * thread may have changed the caller's arrays since they were checked.
  */
 static inline struct rmx_target *rmx_place(const struct rmx_many *b,
 					   int64_t rank, uint64_t offset,
-					   uint64_t *at_p)
+					   uint64_t len, uint64_t *at_p)
 {
 	struct rmx_target *t;
 
@@ -125,7 +137,7 @@ static inline struct rmx_target *rmx_place(const struct rmx_many *b,
 		return NULL;
 	t = rmx_target_of(b->window, rank);
 	*at_p = offset * b->scale;
-	if (*at_p + b->unit > t->size || (t->access & b->access) != b->access)
+	if (*at_p + len > t->size || (t->access & b->access) != b->access)
 		return NULL;
 	return t;
 }
@@ -191,10 +203,14 @@ int rmx_cells_move_each(const struct rmx_many *many, uint64_t start,
 /* -- many_per_target.c */
 
 /*
- * Sorts the elements of the block that are not for this CPU by their target.
- * Returns 0, or an error with a record.
+ * Sorts the places of the block that are not for this CPU by their target, but
+ * for empty ones. Returns 0, or an error with a record.
  */
 int rmx_per_target_make(struct rmx_many *many);
+/* Places by their numbers in the block (order), or (NULL) all from its first.
+ */
+struct rmx_places rmx_many_places(const struct rmx_many *many,
+				  const uint32_t *order, uint64_t count);
 
 /*
  * Copies what needs no message by system calls. Returns 0 when all are

@@ -11,7 +11,7 @@ int rmx_cells_update_each(struct rmx_many *b, uint64_t end)
 		const uint64_t i = b->at;
 		const int64_t rank = rmx_rank_at(b, i);
 		const struct rmx_target *t =
-			rmx_place(b, rank, rmx_offset_at(b, i), &at);
+			rmx_place(b, rank, rmx_offset_at(b, i), b->unit, &at);
 		void *cell;
 		int ret;
 
@@ -35,9 +35,9 @@ int rmx_cells_move_each(const struct rmx_many *b, uint64_t start, uint64_t end)
 	for (uint64_t i = start, n; i < end; i += n) {
 		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
 		for (uint64_t k = 0, at; k < n; k++) {
-			const struct rmx_target *t =
-				rmx_place(b, rmx_rank_at(b, i + k),
-					  rmx_offset_at(b, i + k), &at);
+			const struct rmx_target *t = rmx_place(
+				b, rmx_rank_at(b, i + k),
+				rmx_offset_at(b, i + k), b->unit, &at);
 
 			if (!t || t->route != RMAEXT_DIRECT)
 				return rmx_changed(b);

@@ -13,7 +13,7 @@ static bool target_by_messages(const struct rmx_many *b,
 			       const struct rmx_target *t, uint32_t count)
 {
 	return rmx_updates(b) || !rmx_copies(t) ||
-	       (b->kind == RMAEXT_GET &&
+	       (b->kind == RMAEXT_GET && !b->starts &&
 		rmx_places_by_messages(b->window, t, count, b->unit));
 }
 
@@ -30,7 +30,7 @@ static int per_target_make(struct rmx_many *b)
 
 		if ((uint64_t)rank >= (uint64_t)w->count)
 			return rmx_changed(b);
-		if (!rmx_many_is_local(b, rank))
+		if (!rmx_many_is_local(b, rank) && rmx_len_at(b, i))
 			n += !b->number_of[rank]++;
 	}
 	free(b->per_target);
@@ -72,7 +72,7 @@ static int per_target_sort(struct rmx_many *b)
 		if ((uint64_t)rank >= (uint64_t)b->window->count)
 			return rmx_changed(b);
 		k = b->number_of[rank];
-		if (!k)
+		if (!k || !rmx_len_at(b, i))
 			continue;
 		it = &b->per_target[k - 1];
 		if (it->end == it[1].first)
@@ -85,18 +85,19 @@ static int per_target_sort(struct rmx_many *b)
 	return 0;
 }
 
-static struct rmx_places target_places(const struct rmx_many *b,
-				       const struct rmx_per_target *it)
+struct rmx_places rmx_many_places(const struct rmx_many *b,
+				  const uint32_t *order, uint64_t count)
 {
 	return (struct rmx_places){
-		.count = it->end - it->first,
+		.count = count,
 		.unit = b->unit,
 		.width = b->width,
-		.order = b->order + it->first,
+		.order = order,
 		.start = b->start,
 		.first = b->window->first,
 		.offsets = (const char *)b->offsets,
 		.scale = b->scale,
+		.starts = b->starts,
 		.values = b->values,
 		.results = b->results,
 		.offset_step = b->offset_mask ? sizeof(*b->offsets) : 0,
@@ -111,8 +112,12 @@ int rmx_per_target_make(struct rmx_many *b)
 	b->begun = rmx_now();
 	if (!ret)
 		ret = per_target_sort(b);
-	for (size_t k = 0; !ret && k < b->target_count; k++)
-		b->per_target[k].places = target_places(b, &b->per_target[k]);
+	for (size_t k = 0; !ret && k < b->target_count; k++) {
+		struct rmx_per_target *it = &b->per_target[k];
+
+		it->places = rmx_many_places(b, b->order + it->first,
+					     it->end - it->first);
+	}
 	return ret;
 }
 
@@ -120,9 +125,11 @@ int rmx_per_target_make(struct rmx_many *b)
 static void target_record(const struct rmx_many *b,
 			  const struct rmx_per_target *it, int ret)
 {
-	const uint64_t bytes = it->places.count * b->unit;
 	const unsigned int kind = rmx_many_counts_as(b);
+	uint64_t bytes = 0;
 
+	for (uint64_t i = 0; i < it->places.count; i++)
+		bytes += rmx_place_at(&it->places, i).len;
 	rmx_count(&b->window->tally, it->rank, kind, RMAEXT_CMA, 1, bytes);
 	if (ret)
 		rmx_count_error(&b->window->tally, it->rank, kind, RMAEXT_CMA);

@@ -122,7 +122,7 @@ void rmx_op_let_go(struct rmx_op *op)
 	if (op->registered)
 		rmx_cache_put(op->fabric, op->registered);
 	op->registered = NULL;
-	if (op->places && op->places->owned)
+	if (rmx_is_coalesced(op))
 		free(op->places);
 	op->places = NULL;
 }

@@ -167,25 +167,42 @@ static void loops(void)
 	}
 }
 
-/* Pieces have no message of their own here: they are walked one by one. */
-static void pieces(void)
+/* Ranges have no message of their own here: they are walked one by one. */
+static void ranges(void)
 {
-	const struct rmx_piece of[] = {{5, 3, NULL, values, NULL},
-				       {100, 0, NULL, values + 3, NULL},
-				       {7, 9, NULL, values + 3, NULL}};
-	struct rmx_places p = {.count = COUNT(of), .pieces = of};
+	static const uint64_t starts[] = {0, 3, 3, 12};
+	static const int64_t offsets[] = {5, 100, 7};
+	struct rmx_places p = {
+		.count = COUNT(offsets),
+		.unit = 2,
+		.width = 2,
+		.first = 1000,
+		.offsets = (const char *)offsets,
+		.scale = 2,
+		.starts = starts,
+		.values = values,
+		.results = results,
+		.offset_step = sizeof(*offsets),
+		.value_step = 2,
+	};
 
 	EQUAL(rmx_places_form(&p, ROOM), RMX_RANGES);
-	for (uint64_t i = 0; i < p.count; i++)
-		EQUAL(rmx_place_at(&p, i).offset, of[i].offset);
-	rmx_places_advance(&p, &(struct rmx_some){.first = 0, .count = 2});
+	for (uint64_t i = 0; i < p.count; i++) {
+		const struct rmx_piece it = rmx_place_at(&p, i);
+
+		EQUAL(it.offset, 1000 + 2 * (uint64_t)offsets[i]);
+		EQUAL(it.len, 2 * (starts[i + 1] - starts[i]));
+		EQUAL(it.value - values, 2 * (ptrdiff_t)starts[i]);
+		EQUAL(it.result - results, 2 * (ptrdiff_t)starts[i]);
+	}
+	rmx_places_advance(&p, &(struct rmx_some){.next = 2, .next_part = 4});
 	EQUAL(p.next, 2);
-	EQUAL(p.part, 0);
+	EQUAL(p.part, 4);
 }
 
 const struct test tests[] = {
 	{.name = "elements", .run = elements},
 	{.name = "loops", .run = loops},
-	{.name = "pieces", .run = pieces},
+	{.name = "ranges", .run = ranges},
 	{0},
 };
