@@ -31,17 +31,12 @@ static uint32_t coalesced_most(size_t unit)
 			  single_bytes(unit));
 }
 
-static enum rmx_kind single_kind(const struct rmaext_call *it)
-{
-	return it->kind == RMAEXT_UPDATE ? RMX_UPDATE : RMX_MESSAGE_PUT;
-}
-
 static bool coalesced_takes(const struct rmx_op *op,
 			    const struct rmaext_window *root,
 			    const struct rmaext_call *it)
 {
 	return op && op->window == root && op->rank == it->rank &&
-	       op->kind == single_kind(it) &&
+	       (int)op->kind == RMX_BY_MESSAGE + it->kind &&
 	       op->unit == rmx_single_bytes(it) && op->op == it->op &&
 	       op->type == it->type && op->site == rmx_event_site();
 }
@@ -133,15 +128,11 @@ static bool coalesced_make_room(struct rmx_op *op)
 static bool coalesced_begin(struct rmaext_window *w,
 			    const struct rmaext_call *it)
 {
-	const uint64_t unit = rmx_single_bytes(it);
 	struct rmx_op *op;
 
-	if (rmx_op_new(w, it->rank, single_kind(it), it->offset, unit, 0, &op))
+	if (rmx_message_op(w, it, false, 0, &op))
 		return false;
-	op->op = it->op;
-	op->type = it->type;
-	op->unit = unit;
-	op->notify = -1;
+	op->unit = rmx_single_bytes(it);
 	if (!coalesced_make_room(op)) {
 		rmx_op_free(op);
 		return false;

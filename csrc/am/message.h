@@ -36,7 +36,7 @@
 #define RMX_OVERHEAD 64
 #define RMX_CLOSED 64	       /* closed windows whose tokens are remembered */
 #define RMX_CHAINS 256	       /* lists of requests that wait, by origin */
-#define RMX_REQUEST 0x32516d72 /* "rmQ2", in native byte order */
+#define RMX_REQUEST 0x33516d72 /* "rmQ3", in native byte order */
 #define RMX_REPLY 0x32416d72   /* "rmA2" */
 
 /*

@@ -68,17 +68,20 @@ void rmx_lock_swap_tell(struct rmaext_window *w, uint64_t offset)
 static void wakeup_send(struct rmaext_window *w, int64_t rank, uint64_t offset)
 {
 	const int64_t one = 1;
+	const struct rmaext_call add = {
+		.kind = RMAEXT_UPDATE,
+		.op = RMAEXT_SUM,
+		.type = RMAEXT_INT64,
+		.rank = rank,
+		.offset = offset,
+		.operand = &one,
+		.count = 1,
+	};
 	struct rmx_op *op;
 
-	if (!rmx_peer_of(w, rank) || rmx_op_new(w, rank, RMX_UPDATE, offset,
-						sizeof(one), sizeof(one), &op))
+	if (!rmx_peer_of(w, rank) || rmx_message_op(w, &add, true, 0, &op))
 		return;
 	op->hint = true;
-	op->op = RMAEXT_SUM;
-	op->type = RMAEXT_INT64;
-	op->unit = sizeof(one);
-	op->operand = (const char *)&one;
-	rmx_op_buffer(op);
 	if (w->fabric->hooks->send(&op) != RMX_DONE)
 		rmx_op_free(op); /* nothing was done */
 }

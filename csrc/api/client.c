@@ -95,7 +95,8 @@ int rmaext_client_announce(rmaext_window *w)
 
 	if (ret)
 		return ret;
-	ret = rmx_message_put(w, 0, 0, NULL, 0, -1, &op);
+	ret = rmx_message_put(w, &(struct rmaext_call){.kind = RMAEXT_PUT},
+			      &op);
 	rmx_window_leave(w);
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_op_wait(op, RMX_SLICE);

@@ -204,10 +204,16 @@ static int target_begin_long(struct rmx_many *b, struct rmx_per_target *it,
 			*len_p += place.len;
 			continue;
 		}
-		ret = place.value ? rmx_put_new(b->window, it->rank, at,
-						place.value, place.len, &op)
-				  : rmx_get_new(b->window, it->rank, at,
-						place.result, place.len, &op);
+		ret = rmx_move_new(b->window,
+				   &(struct rmaext_call){
+					   .kind = b->kind,
+					   .rank = it->rank,
+					   .offset = at,
+					   .operand = place.value,
+					   .result = place.result,
+					   .count = place.len,
+				   },
+				   &op);
 		ret = ret ? ret : rmx_siblings_begin(b->siblings, op);
 	}
 	return ret;
@@ -223,19 +229,21 @@ static int target_begin(struct rmx_many *b, struct rmx_per_target *it)
 	it->begun = true;
 	if (ret || !len)
 		return ret;
-	ret = rmx_op_new(b->window, it->rank,
-			 rmx_updates(b)		 ? RMX_UPDATE
-			 : b->kind == RMAEXT_PUT ? RMX_MESSAGE_PUT
-						 : RMX_MESSAGE_GET,
-			 0, len, 0, &op);
+	ret = rmx_message_op(
+		b->window,
+		&(struct rmaext_call){
+			.kind = b->kind,
+			.op = b->op,
+			.type = b->type,
+			.notify = b->notify + 1,
+			.rank = it->rank,
+			.result = b->results,
+			.count = rmx_updates(b) ? len / b->unit : len,
+		},
+		false, 0, &op);
 	if (ret)
 		return ret;
 	op->places = &it->places;
-	op->op = b->op;
-	op->type = b->type;
-	op->unit = b->unit;
-	op->notify = b->notify;
-	op->local = b->results;
 	/* who waits for it always learns of its failure, and no flush does */
 	op->told = !b->copies;
 	return rmx_siblings_begin(b->siblings, op);

@@ -14,10 +14,12 @@ static int slot_check(const char *call, int64_t rank, int slot)
 }
 
 /* Where the counters cannot be mapped, the target's process counts. */
-static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
-			const void *buf, uint64_t len, int slot,
+static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 			struct rmaext_op **op_p)
 {
+	const uint64_t offset = c->offset, len = c->count;
+	const int64_t rank = c->rank;
+	const int slot = c->notify - 1;
 	const bool mapped = rmx_control_block_of(w, rank);
 	/* for the record: else the notification is another operation */
 	const unsigned int kind = mapped ? RMAEXT_DID_NOTIFY : RMAEXT_DID_PUT;
@@ -34,22 +36,27 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 				"takes: put and flush them, then "
 				"notify with no bytes",
 				(unsigned long long)len, RMAEXT_NOTIFY_MOST);
-		return rmx_message_put(w, rank, offset, buf, len, slot, op_p);
+		return rmx_message_put(w, c, op_p);
 	}
 	if (t->route == RMAEXT_DIRECT) {
-		rmx_copy(t->map + offset, buf, len);
+		rmx_copy(t->map + offset, c->operand, len);
 		if (mapped || len)
 			rmx_count_direct(&w->tally, rank, kind, at, len, false);
 	} else {
-		ret = rmx_target_write(t, rank, offset, buf, len);
+		ret = rmx_target_write(t, rank, offset, c->operand, len);
 		if (ret && !rmx_copies(t)) /* refused: by message */
-			return notified_put(w, rank, offset, buf, len, slot,
-					    op_p);
+			return notified_put(w, c, op_p);
 		if (mapped || len)
 			rmx_count_copy(&w->tally, rank, kind, at, len, ret);
 	}
 	if (!ret && !mapped)
-		return rmx_message_put(w, rank, 0, NULL, 0, slot, op_p);
+		return rmx_message_put(w,
+				       &(struct rmaext_call){
+					       .kind = RMAEXT_PUT,
+					       .notify = c->notify,
+					       .rank = rank,
+				       },
+				       op_p);
 	if (ret)
 		return ret;
 	rmx_sent_count(rmx_sent(&w->tally, rank, slot), false);
@@ -60,15 +67,12 @@ static int notified_put(struct rmaext_window *w, int64_t rank, uint64_t offset,
 int rmx_notify_start(struct rmaext_window *w, const struct rmaext_call *c,
 		     struct rmaext_op **op_p)
 {
-	const int slot = c->notify - 1;
-	int ret = slot_check("put_notify", c->rank, slot);
+	int ret = slot_check("put_notify", c->rank, c->notify - 1);
 
 	if (!ret)
 		ret = rmx_check(w, "put_notify", c->rank, c->offset, c->count,
 				c->count ? RMAEXT_WRITE : 0);
-	return ret ? ret
-		   : notified_put(w, c->rank, c->offset, c->operand, c->count,
-				  slot, op_p);
+	return ret ? ret : notified_put(w, c, op_p);
 }
 
 int rmx_notify_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
@@ -78,7 +82,14 @@ int rmx_notify_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
 
 	if (ret)
 		return ret;
-	ret = rmx_message_post(w, rank, offset, buf, len, slot);
+	ret = rmx_message_post(w, &(struct rmaext_call){
+					  .kind = RMAEXT_PUT,
+					  .notify = slot + 1,
+					  .rank = rank,
+					  .offset = offset,
+					  .operand = buf,
+					  .count = len,
+				  });
 	rmx_window_leave(w);
 	return ret;
 }

@@ -46,13 +46,6 @@ static bool move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
 	return false;
 }
 
-static int put_message(struct rmaext_window *w, const struct rmaext_call *c,
-		       struct rmaext_op **op_p)
-{
-	return rmx_message_put(w, c->rank, c->offset, c->operand, c->count, -1,
-			       op_p);
-}
-
 /* The network writes it; a short put is a copy, for which nobody waits. */
 static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
 		     struct rmaext_op **op_p)
@@ -83,12 +76,12 @@ static int put_start(struct rmaext_window *w, const struct rmaext_call *c,
 {
 	if (w->attached ||
 	    rmx_by_message(w, rmx_target_of(w, c->rank), c->count))
-		return put_message(w, c, op_p);
+		return rmx_message_put(w, c, op_p);
 	switch (rmx_coalesce(w, c)) {
 	case RMX_IN_LINE:
 		return 0;
 	case RMX_LINE_FULL:
-		return put_message(w, c, op_p);
+		return rmx_message_put(w, c, op_p);
 	default:
 		return put_write(w, c, op_p);
 	}
@@ -97,18 +90,14 @@ static int put_start(struct rmaext_window *w, const struct rmaext_call *c,
 int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
 		   struct rmaext_op **op_p)
 {
-	const bool put = c->kind == RMAEXT_PUT;
 	struct rmx_op *op;
 	int ret;
 
 	if (move_by_memory(w, c, &ret))
 		return ret;
-	if (put && !c->ended)
+	if (c->kind == RMAEXT_PUT && !c->ended)
 		return put_start(w, c, op_p);
-	ret = put ? rmx_put_new(w, c->rank, c->offset, c->operand, c->count,
-				&op)
-		  : rmx_get_new(w, c->rank, c->offset, c->result, c->count,
-				&op);
+	ret = rmx_move_new(w, c, &op);
 	if (ret)
 		return ret;
 	return c->ended ? rmx_begin(op, c->ended, op_p) : rmx_op_run(op, op_p);

@@ -86,25 +86,16 @@ static int strided_send(struct rmaext_window *w, const struct rmaext_call *c,
 			const struct rmx_strides *s, struct rmaext_op **op_p)
 {
 	const bool put = c->kind == RMAEXT_PUT;
-	const uint64_t len = s->run * s->runs;
-	const size_t bytes = loops_bytes(s);
-	const bool copy = put && len <= RMX_COPY_MAX && !w->is_client;
+	struct rmaext_call all = *c;
 	struct rmx_op *op;
-	int ret =
-		rmx_op_new(w, c->rank, put ? RMX_MESSAGE_PUT : RMX_MESSAGE_GET,
-			   c->offset, len, bytes + (copy ? len : 0), &op);
+	int ret;
 
+	all.count = s->run * s->runs;
+	ret = rmx_message_op(w, &all,
+			     put && all.count <= RMX_COPY_MAX && !w->is_client,
+			     loops_bytes(s), &op);
 	if (ret)
 		return ret;
-	op->unit = 1;
-	op->notify = -1;
-	op->operand = c->operand;
-	if (copy) {
-		op->local += bytes;
-		rmx_op_buffer(op);
-	} else {
-		op->local = put ? NULL : c->result;
-	}
 	op->places = loops_copy(rmx_op_payload(op), s, op->offset,
 				put ? op->operand : NULL, op->local);
 	return rmx_op_run(op, op_p);

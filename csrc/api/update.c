@@ -154,27 +154,16 @@ static int update_local(struct rmaext_window *w, const struct rmaext_call *u,
 static int update_remote(struct rmaext_window *w, const struct rmaext_call *u,
 			 struct rmaext_op **op_p)
 {
-	const size_t unit = rmx_unit_of(u->type);
-	const uint64_t len = u->count * unit;
-	const bool copy = !u->ended && !u->result && len <= RMX_COPY_MAX;
+	const bool copy = !u->ended && !u->result &&
+			  u->count * rmx_unit_of(u->type) <= RMX_COPY_MAX;
 	struct rmx_op *op;
 	int ret;
 
 	if (copy && u->count == 1 && rmx_coalesce(w, u) == RMX_IN_LINE)
 		return 0;
-	ret = rmx_op_new(w, u->rank, RMX_UPDATE, u->offset, len, copy ? len : 0,
-			 &op);
+	ret = rmx_message_op(w, u, copy, 0, &op);
 	if (ret)
 		return ret;
-	op->op = u->op;
-	op->type = u->type;
-	op->unit = unit;
-	op->operand = u->operand;
-	op->compare = u->compare;
-	if (copy)
-		rmx_op_buffer(op);
-	else
-		op->local = u->result;
 	return u->ended ? rmx_begin(op, u->ended, op_p) : rmx_op_run(op, op_p);
 }
 

@@ -9,6 +9,8 @@
  */
 #include "xfer/operation.h"
 
+#include "dtype/atomic_ops.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,9 +42,10 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	struct rmx_context *context = NULL;
 	struct rmx_op *op;
 	void *desc = NULL;
-	int ret = kind < RMX_UPDATE ? rmx_key_map(root, rank) : 0;
+	int ret = kind < RMX_BY_MESSAGE ? rmx_key_map(root, rank) : 0;
 
-	if (!ret && (root->attached || root->is_client) && kind < RMX_UPDATE)
+	if (!ret && (root->attached || root->is_client) &&
+	    kind < RMX_BY_MESSAGE)
 		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
 			       "no key leads to the memory there: it is "
 			       "reached by messages only");
@@ -73,6 +76,32 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		op->local = rmx_op_payload(op);
 		op->desc = desc;
 	}
+	*op_p = op;
+	return 0;
+}
+
+int rmx_message_op(struct rmaext_window *w, const struct rmaext_call *c,
+		   bool copy, size_t room, struct rmx_op **op_p)
+{
+	const bool update = c->kind == RMAEXT_UPDATE;
+	const size_t unit = update ? rmx_unit_of(c->type) : 1;
+	const uint64_t len = c->count * unit;
+	struct rmx_op *op;
+	int ret = rmx_op_new(w, c->rank, RMX_BY_MESSAGE + c->kind, c->offset,
+			     len, room + (copy ? len : 0), &op);
+
+	if (ret)
+		return ret;
+	op->op = update ? c->op : 0;
+	op->type = update ? c->type : 0;
+	op->unit = unit;
+	op->notify = c->notify - 1;
+	op->operand = c->operand;
+	op->compare = c->compare;
+	op->buffered = copy;
+	if (copy && len)
+		op->operand = memcpy(op->local + room, c->operand, len);
+	op->local = copy ? NULL : c->result;
 	*op_p = op;
 	return 0;
 }
@@ -233,15 +262,6 @@ void rmx_op_note_end(const struct rmx_op *op)
 		.thread = op->thread,
 		.more = (uint32_t)calls - 1,
 	});
-}
-
-void rmx_op_buffer(struct rmx_op *op)
-{
-	if (op->len)
-		memcpy(op->local, op->operand, op->len);
-	op->operand = op->local;
-	op->local = NULL;
-	op->buffered = true;
 }
 
 void rmx_op_free(struct rmx_op *op)

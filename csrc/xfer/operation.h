@@ -23,19 +23,22 @@
 #define RMX_COPY_MAX ((uint64_t)RMAEXT_COPIED)
 
 /*
- * The last three go as messages, see am/send_queue.c. RMX_LOCAL_UPDATE is an
- * update of memory that is mapped here, which waits for the guard of updates
- * (api/update.c), and every other update is an RMX_UPDATE. RMX_LOCAL_COPY is
- * copied by system calls (api/strided.c). Of these two only the owner knows.
+ * The first two are numbers of RMAEXT_PUT and RMAEXT_GET, and so are, from
+ * RMX_BY_MESSAGE on, the last three, which go as messages, see am/send_queue.c.
+ * RMX_LOCAL_UPDATE is an update of memory that is mapped here, which waits for
+ * the guard of updates (api/update.c), and every other update is an RMX_UPDATE.
+ * RMX_LOCAL_COPY is copied by system calls (api/strided.c). Of these two only
+ * the owner knows.
  */
 enum rmx_kind {
-	RMX_LOCAL_COPY = -1, /* so that the numbers in messages stay */
-	RMX_PUT,
-	RMX_GET,
+	RMX_PUT = RMAEXT_PUT,
+	RMX_GET = RMAEXT_GET,
+	RMX_LOCAL_COPY,
 	RMX_LOCAL_UPDATE,
-	RMX_UPDATE,
-	RMX_MESSAGE_PUT,
-	RMX_MESSAGE_GET
+	RMX_BY_MESSAGE,
+	RMX_MESSAGE_PUT = RMX_BY_MESSAGE + RMAEXT_PUT,
+	RMX_MESSAGE_GET = RMX_BY_MESSAGE + RMAEXT_GET,
+	RMX_UPDATE = RMX_BY_MESSAGE + RMAEXT_UPDATE
 };
 
 struct rmx_siblings; /* requests that are one for their owner: siblings.h */
@@ -202,6 +205,12 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		uint64_t offset, const void *buf, uint64_t len, size_t room,
 		struct rmx_op **op_p);
+/*
+ * The same of a call that goes as messages. copy: what it sends is copied, so
+ * that nobody has to wait for it.
+ */
+int rmx_message_op(struct rmaext_window *window, const struct rmaext_call *call,
+		   bool copy, size_t room, struct rmx_op **op_p);
 char *rmx_op_payload(struct rmx_op *op);
 /*
  * free: of an operation that has no owner, or was not begun. let_go gives back
@@ -216,14 +225,9 @@ void rmx_op_dispose(struct rmx_op *op);
  * NULL: there is no memory, and the operation is gone. No error record.
  */
 struct rmx_op *rmx_op_apart(struct rmx_op *op);
-/*
- * Copies op->operand of a new message operation into its payload, which
- * rmx_op_new() made room for: from then on nobody has to wait for it.
- */
-void rmx_op_buffer(struct rmx_op *op);
 static inline bool rmx_is_message(const struct rmx_op *op)
 {
-	return op->kind >= RMX_UPDATE;
+	return op->kind >= RMX_BY_MESSAGE;
 }
 /* Is it a copy that stands for many, see am/coalesce.c? */
 static inline bool rmx_is_coalesced(const struct rmx_op *op)
@@ -419,28 +423,24 @@ static inline struct rmx_remote rmx_remote_at(const struct rmaext_fabric *f,
 
 /*
  * put_get.c: the callers are inside the window and have checked the place.
- * put_new and get_new make the operation of a put or a get, by the NIC or,
- * where it is too short for that or the window is another job's, by message.
- * They return as rmx_op_new().
+ * Makes the operation of a put or a get, by the NIC or, where it is too short
+ * for that or the window is another job's, by message. Returns as rmx_op_new().
  */
-int rmx_put_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
-		const void *buf, uint64_t len, struct rmx_op **op_p);
-int rmx_get_new(struct rmaext_window *window, int64_t rank, uint64_t offset,
-		void *buf, uint64_t len, struct rmx_op **op_p);
+int rmx_move_new(struct rmaext_window *window, const struct rmaext_call *call,
+		 struct rmx_op **op_p);
 /*
  * As a put by rmaext_start(), but carried out by the target's process, which
- * then adds one to the notification slot, unless that is -1. It is in order
- * with the updates of this rank. Returns as rmx_op_run().
+ * then notifies if that is asked for. It is in order with the updates of this
+ * rank. Returns as rmx_op_run().
  */
-int rmx_message_put(struct rmaext_window *window, int64_t rank, uint64_t offset,
-		    const void *buf, uint64_t len, int slot,
-		    struct rmaext_op **op_p);
+int rmx_message_put(struct rmaext_window *window,
+		    const struct rmaext_call *call, struct rmaext_op **op_p);
 /*
  * The same with a copy, and without waiting. -FI_EAGAIN: too much waits for
- * that rank, or buf is longer than a copy may be; nothing was done.
+ * that rank, or the operand is longer than a copy may be; nothing was done.
  */
-int rmx_message_post(struct rmaext_window *window, int64_t rank,
-		     uint64_t offset, const void *buf, uint64_t len, int slot);
+int rmx_message_post(struct rmaext_window *window,
+		     const struct rmaext_call *call);
 /*
  * Puts some bytes at a checked place, whose key is mapped. Nobody learns
  * whether they arrive. Returns 0, or -FI_EAGAIN: nothing was done, try again;

@@ -147,6 +147,22 @@ static inline int add(rmaext_window *w, int64_t offset, uint64_t value)
 		    NULL);
 }
 
+/* Puts by a message that notifies, unless slot is -1. */
+static inline int message_put(rmaext_window *w, uint64_t offset,
+			      const void *buf, uint64_t len, int slot,
+			      rmaext_op **op_p)
+{
+	const struct rmaext_call put = {
+		.kind = RMAEXT_PUT,
+		.notify = slot + 1,
+		.offset = offset,
+		.operand = buf,
+		.count = len,
+	};
+
+	return rmx_message_put(w, &put, op_p);
+}
+
 /* -- results */
 
 static inline uint32_t noise(uint32_t *seed)

@@ -32,7 +32,7 @@ _ETH = Candidate("tcp;ofi_rxm", "eth0", "eth0", "10.0.0.2", 24)
 def request(form: int, count: int, body: bytes, **given: int) -> bytes:
     """Return a request, as struct rmx_request has it."""
     it = {"kind": 0, "type": 0, "op": 0, "fetch": 0, "unit": 0, "rank": 1, **given}
-    head = struct.pack("=IBBBB16s", 0x32516D72, it["kind"], it["type"], it["op"], it["fetch"], b"")
+    head = struct.pack("=IBBBB16s", 0x33516D72, it["kind"], it["type"], it["op"], it["fetch"], b"")
     head += struct.pack("=QQIIQBBB5x", 1, 0, it["rank"], count, it["unit"], form, 0, 0)
     return head + body
 
@@ -50,10 +50,10 @@ def messages() -> list[bytes]:
     eight, values = struct.pack("=4Q", 8, 64, 128, 72), struct.pack("=4Q", 1, 2, 3, 4)
     update = {"kind": UPDATE, "op": SUM, "type": UINT64, "unit": 8}
     loops = struct.pack("=3Qqq", 1, 64, 0, 4, 8)
-    ranges = part(64, 16, bytes(16)) + part(128, 1, values[:8], kind=3, unit=8, op=SUM, type=UINT64)
-    more = part(64, 1, values[:16], kind=3, unit=8, op=CSWAP, type=UINT64, flags=1)
-    more += part(72, 1, b"", kind=3, unit=8, op=NO_OP, type=UINT64, flags=1)
-    wide = part(64, 2, bytes(32), kind=3, unit=16, op=SUM, type=LONG_DOUBLE)
+    ranges = part(64, 16, bytes(16)) + part(128, 1, values[:8], kind=6, unit=8, op=SUM, type=UINT64)
+    more = part(64, 1, values[:16], kind=6, unit=8, op=CSWAP, type=UINT64, flags=1)
+    more += part(72, 1, b"", kind=6, unit=8, op=NO_OP, type=UINT64, flags=1)
+    wide = part(64, 2, bytes(32), kind=6, unit=16, op=SUM, type=LONG_DOUBLE)
     sent = [
         request(ELEMENTS, 4, eight + values, kind=PUT, unit=8),
         request(ELEMENTS, 4, eight, kind=GET, unit=8),

@@ -176,7 +176,9 @@ static void refusals(void)
 	v.fabric = fabric_open(false, false); /* whose `puts` no thread reads */
 	OK(become_client(&v, &r, secret, 10));
 	/* a grant is of memory, and of no notifications */
-	ret = rmx_message_put(v.window, 0, 0, NULL, 0, 3, &op);
+	ret = rmx_message_put(
+		v.window,
+		&(struct rmaext_call){.kind = RMAEXT_PUT, .notify = 4}, &op);
 	while (ret == RMAEXT_PENDING)
 		ret = rmaext_op_wait(op, TENTH);
 	OK(ret);

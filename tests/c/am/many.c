@@ -277,10 +277,8 @@ static void notify(void)
 	block_give(p.there, block);
 	for (uint64_t i = 1; i <= 200; i++) {
 		words[0] = i;
-		OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, 3, &op),
-			  &op));
-		OK(finish(rmx_message_put(p.r.window, 0, 0, NULL, 0, 255, &op),
-			  &op));
+		OK(finish(message_put(p.r.window, 8, words, 8, 3, &op), &op));
+		OK(finish(message_put(p.r.window, 0, NULL, 0, 255, &op), &op));
 		OK(update(p.r.window, 8, RMAEXT_SUM, RMAEXT_UINT64, words, NULL,
 			  1));
 	}
@@ -289,25 +287,23 @@ static void notify(void)
 	EQUAL(atomic_load(&block->notify[3]), 200);
 	EQUAL(atomic_load(&block->notify[255]), 200);
 	fill(words, sizeof(words), 3);
-	OK(finish(
-		rmx_message_put(p.r.window, 0, 0, words, sizeof(words), 4, &op),
-		&op));
+	OK(finish(message_put(p.r.window, 0, words, sizeof(words), 4, &op),
+		  &op));
 	CHECK(!memcmp(p.r.window_memory, words, sizeof(words)));
 	EQUAL(atomic_load(&block->notify[4]), 1);
 	/* of a provider that sends from one piece of memory only: in parts */
 	p.r.origin->limits.pieces = 1;
-	OK(finish(
-		rmx_message_put(p.r.window, 0, 0, words, sizeof(words), 5, &op),
-		&op));
+	OK(finish(message_put(p.r.window, 0, words, sizeof(words), 5, &op),
+		  &op));
 	EQUAL(atomic_load(&block->notify[5]), 1);
-	OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, -1, &op), &op));
+	OK(finish(message_put(p.r.window, 8, words, 8, -1, &op), &op));
 	OK(flush(p.r.window));
 	CHECK(!memcmp(p.r.window_memory + 8, words, 8));
 	for (int k = 0; k < RMAEXT_NOTIFY; k++)
 		EQUAL(atomic_load(&block->notify[k]),
 		      k == 3 || k == 255 ? 200 : k == 4 || k == 5);
 	block_give(p.there, NULL); /* then it refuses */
-	OK(finish(rmx_message_put(p.r.window, 0, 8, words, 8, 3, &op), &op));
+	OK(finish(message_put(p.r.window, 8, words, 8, 3, &op), &op));
 	EQUAL(flush(p.r.window), -FI_EINVAL);
 	pair_close(&p);
 	free(block);
