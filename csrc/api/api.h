@@ -54,6 +54,13 @@ int rmx_many_start(struct rmaext_window *window,
 		   struct rmaext_op **op_p, int64_t *bad_p);
 
 /*
+ * many.c: the kernel copies the places of a put or get, which were checked, and
+ * are from malloc(): they end with it. Returns as rmaext_start().
+ */
+int rmx_many_copy(struct rmaext_window *window, const struct rmaext_call *call,
+		  struct rmx_places *places, struct rmaext_op **op_p);
+
+/*
  * many.c: does all of it at once if it is short, valid and by memory; *ret_p
  * is what rmaext_start_many() would return. False: nothing was done, and the
  * caller calls that. The caller keeps the window open, by the GIL or inside

@@ -19,6 +19,14 @@
 #define PORTION_BYTES ((uint64_t)8 << 20) /* bytes of a block, about */
 #define LONG_PLACE ((uint64_t)8 << 10)	  /* bytes; a longer place goes alone */
 
+/* Returns the name of the operation, for error records. */
+static const char *many_name(const struct rmx_many *b)
+{
+	if (!b->is_part)
+		return rmx_many_name(b);
+	return b->kind == RMAEXT_PUT ? "put" : "get";
+}
+
 /* -- checks, before anything is done */
 
 /* Records that no window has such a range. */
@@ -327,7 +335,7 @@ static int many_failed(const struct rmx_many *b)
 	for (size_t k = 0; k < sizeof(own) / sizeof(*own); k++)
 		if (!strcmp(record.call, own[k]))
 			snprintf(record.call, sizeof(record.call), "%s",
-				 rmx_many_name(b));
+				 many_name(b));
 	return rmx_fail_record(&record);
 }
 
@@ -399,7 +407,7 @@ static struct rmx_many *many_copy(const struct rmx_many *from, uint64_t most)
 static int many_wait(struct rmaext_op *owned, int64_t slice)
 {
 	struct rmx_many *b = (struct rmx_many *)owned;
-	int ret = rmx_window_enter(b->window, rmx_many_name(b));
+	int ret = rmx_window_enter(b->window, many_name(b));
 
 	if (ret)
 		return ret;
@@ -418,11 +426,12 @@ static int many_release(struct rmaext_op *owned)
 	return 0;
 }
 
-/* Its targets change from block to block. */
+/* But for a part, its targets change from block to block. */
 static int64_t many_rank(const struct rmaext_op *owned)
 {
-	(void)owned;
-	return RMX_NO_RANK;
+	const struct rmx_many *b = (const struct rmx_many *)owned;
+
+	return b->is_part ? b->per_target->rank : RMX_NO_RANK;
 }
 
 static const struct rmx_life many_life = {
@@ -431,11 +440,9 @@ static const struct rmx_life many_life = {
 	.rank = many_rank,
 };
 
-/* All elements have been checked. */
-static int many_carry_out(const struct rmx_many *on_stack,
-			  struct rmaext_op **op_p)
+/* All has been checked; b is from malloc(), or NULL. */
+static int many_carry_out(struct rmx_many *b, struct rmaext_op **op_p)
 {
-	struct rmx_many *b = many_copy(on_stack, RMX_PORTION);
 	int ret;
 
 	if (!b)
@@ -465,7 +472,47 @@ static int many_start(struct rmx_many *on_stack, struct rmaext_op **op_p,
 		if (ret)
 			return ret;
 	}
-	return many_carry_out(on_stack, op_p);
+	return many_carry_out(many_copy(on_stack, RMX_PORTION), op_p);
+}
+
+int rmx_many_copy(struct rmaext_window *w, const struct rmaext_call *c,
+		  struct rmx_places *places, struct rmaext_op **op_p)
+{
+	struct rmx_siblings *g = rmx_siblings_new(1, NULL);
+	struct rmx_per_target *it = malloc(sizeof(*it));
+	struct rmx_many *b = malloc(sizeof(*b));
+
+	if (!g || !it || !b) {
+		free(g);
+		free(it);
+		free(b);
+		free(places);
+		return rmx_no_memory("a copy of a part");
+	}
+	g->places = places;
+	g->dispose = free;
+	*it = (struct rmx_per_target){
+		.rank = c->rank,
+		.target = rmx_target_of(w, c->rank),
+		.places = *places,
+	};
+	*b = (struct rmx_many){
+		.window = w,
+		.fabric = w->fabric,
+		.kind = c->kind,
+		.unit = places->unit,
+		.count = places->count,
+		.end = places->count,
+		.at = places->count,
+		.results = places->results,
+		.notify = -1,
+		.is_part = true,
+		.per_target = it,
+		.target_count = 1,
+		.siblings = g,
+		.begun = rmx_now(),
+	};
+	return many_carry_out(b, op_p);
 }
 
 static struct rmx_many many_make(struct rmaext_window *w,

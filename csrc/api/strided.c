@@ -7,7 +7,7 @@
  * in pieces as well. Over the network long runs are reads and writes, the
  * chunks of one operation (xfer/post.c); short ones go in messages with their
  * loops (am/pack.c), as a copy that nobody waits for if it is a short put; or
- * they are copied by system calls (exec/copy_places.c).
+ * they are copied by system calls, as those of many places are (api/many.c).
  */
 #include "api/api.h"
 #include "exec/copy_places.h"
@@ -101,84 +101,20 @@ static int strided_send(struct rmaext_window *w, const struct rmaext_call *c,
 	return rmx_op_run(op, op_p);
 }
 
-static int copy_go_on(struct rmx_op *op, int64_t slice)
-{
-	const struct rmx_target *t = rmx_target_of(op->window, op->rank);
-	const bool put = op->places->values;
-	const struct rmaext_call call = {
-		.kind = put ? RMAEXT_PUT : RMAEXT_GET,
-		.rank = op->rank,
-		.offset = op->offset,
-		.operand = op->local,
-		.result = op->local,
-	};
-	struct rmaext_op *sent = NULL;
-	int ret;
-
-	if (op->behind)
-		return rmx_op_wait(op->behind, slice);
-	ret = rmx_places_copy(op->window, op->rank, put, op->places,
-			      rmx_now() + slice);
-	if (ret == RMAEXT_PENDING)
-		return ret;
-	if (ret && !rmx_copies(t)) { /* refused: all of it, by messages */
-		ret = strided_send(op->window, &call, op->places->strides,
-				   &sent);
-		op->behind = rmx_op_of(sent);
-		return ret;
-	}
-	rmx_count_copy(&op->window->tally, op->rank,
-		       put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, op->offset,
-		       op->len, ret);
-	return ret;
-}
-
-static int copy_wait(struct rmaext_op *owned, int64_t slice)
-{
-	return rmx_owned_wait(owned, slice, copy_go_on);
-}
-
-static int copy_release(struct rmaext_op *owned)
-{
-	struct rmx_op *op = rmx_op_of(owned);
-
-	if (op->behind && rmx_op_release(op->behind))
-		return RMAEXT_PENDING;
-	free(op);
-	return 0;
-}
-
-static const struct rmx_life copy_life = {
-	.wait = copy_wait,
-	.release = copy_release,
-	.rank = rmx_owned_rank,
-};
-
-/* The kernel copies them. There is an operation only if that takes long. */
+/* The kernel copies them. */
 static int strided_copy(struct rmaext_window *w, const struct rmaext_call *c,
 			const struct rmx_strides *s, struct rmaext_op **op_p)
 {
-	struct rmx_op *op = calloc(1, sizeof(*op) + loops_bytes(s));
-	char *own = own_memory(c);
-	int ret;
+	void *room = malloc(loops_bytes(s));
+	const bool put = c->kind == RMAEXT_PUT;
 
-	if (!op)
+	if (!room)
 		return rmx_fail(-FI_ENOMEM, c->rank, "malloc", "operation");
-	op->owned.life = &copy_life;
-	op->window = w;
-	op->rank = c->rank;
-	op->kind = RMX_LOCAL_COPY;
-	op->offset = c->offset;
-	op->len = s->run * s->runs;
-	op->local = own;
-	op->places = loops_copy(op + 1, s, w->first + c->offset,
-				c->kind == RMAEXT_PUT ? own : NULL,
-				c->kind == RMAEXT_PUT ? NULL : own);
-	*op_p = &op->owned;
-	ret = copy_go_on(op, RMX_SLICE);
-	if (ret != RMAEXT_PENDING)
-		rmaext_op_release(op_p);
-	return ret;
+	return rmx_many_copy(w, c,
+			     loops_copy(room, s, w->first + c->offset,
+					put ? c->operand : NULL,
+					put ? NULL : c->result),
+			     op_p);
 }
 
 static int strided_run(struct rmaext_window *w, const struct rmaext_call *c,

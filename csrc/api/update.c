@@ -96,7 +96,15 @@ static int local_go_on(struct rmx_op *op, int64_t slice)
 
 static int local_wait(struct rmaext_op *owned, int64_t slice)
 {
-	return rmx_owned_wait(owned, slice, local_go_on);
+	struct rmx_op *op = rmx_op_of(owned);
+	struct rmaext_window *w = op->window;
+	int ret = rmx_window_enter(w, "wait");
+
+	if (ret)
+		return ret;
+	ret = local_go_on(op, slice);
+	rmx_window_leave(w);
+	return ret;
 }
 
 static int local_release(struct rmaext_op *owned)

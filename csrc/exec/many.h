@@ -61,6 +61,8 @@ struct rmx_many {
 	const uint64_t *starts;
 	int notify;	/* slot of a put; -1: none */
 	uint64_t longs; /* places too long for messages, or more */
+	bool is_part;	/* of an array, to be copied: only per_target says where
+			 */
 };
 
 /* What the record has of it: RMAEXT_DID_PUT and so on. */

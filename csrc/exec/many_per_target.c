@@ -137,6 +137,9 @@ static void target_record(const struct rmx_many *b,
 		rmx_event_add(&(struct rmaext_record_event){
 			.begin = b->begun,
 			.end = rmx_now(),
+			.offset = b->is_part
+					  ? it->places.first - b->window->first
+					  : 0,
 			.bytes = bytes,
 			.window = b->window->tally.id,
 			.target = (int32_t)it->rank,

@@ -313,20 +313,6 @@ static const struct rmx_life op_life = {
 
 /* -- others */
 
-int rmx_owned_wait(struct rmaext_op *owned, int64_t slice,
-		   int (*go_on)(struct rmx_op *op, int64_t slice))
-{
-	struct rmx_op *op = rmx_op_of(owned);
-	struct rmaext_window *w = op->window;
-	int ret = rmx_window_enter(w, "wait");
-
-	if (ret)
-		return ret;
-	ret = go_on(op, slice);
-	rmx_window_leave(w);
-	return ret;
-}
-
 struct ended {
 	struct rmaext_fabric *fabric;
 	uint64_t seen;

@@ -203,8 +203,6 @@ unsigned int rmx_op_counts_as(const struct rmx_op *op)
 	case RMX_GET:
 	case RMX_MESSAGE_GET:
 		return RMAEXT_DID_GET;
-	case RMX_LOCAL_COPY:
-		return op->places->values ? RMAEXT_DID_PUT : RMAEXT_DID_GET;
 	case RMX_LOCAL_UPDATE:
 	case RMX_UPDATE:
 		break;

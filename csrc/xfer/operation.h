@@ -26,14 +26,12 @@
  * The first two are numbers of RMAEXT_PUT and RMAEXT_GET, and so are, from
  * RMX_BY_MESSAGE on, the last three, which go as messages, see am/send_queue.c.
  * RMX_LOCAL_UPDATE is an update of memory that is mapped here, which waits for
- * the guard of updates (api/update.c), and every other update is an RMX_UPDATE.
- * RMX_LOCAL_COPY is copied by system calls (api/strided.c). Of these two only
- * the owner knows.
+ * the guard of updates (api/update.c): only its owner knows of it. Every other
+ * update is an RMX_UPDATE.
  */
 enum rmx_kind {
 	RMX_PUT = RMAEXT_PUT,
 	RMX_GET = RMAEXT_GET,
-	RMX_LOCAL_COPY,
 	RMX_LOCAL_UPDATE,
 	RMX_BY_MESSAGE,
 	RMX_MESSAGE_PUT = RMX_BY_MESSAGE + RMAEXT_PUT,
@@ -114,8 +112,7 @@ struct rmx_op {
 		*siblings; /* they live as long as *ended; or NULL */
 	atomic_uint open;  /* chunks in flight, and 1 while in the backlog */
 	atomic_bool waits; /* it is in the backlog */
-	/* the next in the backlog; of an RMX_LOCAL_COPY, see api/strided.c */
-	struct rmx_op *behind;
+	struct rmx_op *behind; /* the next in the backlog */
 	/* 1 + target->reports of when it failed; 0: no flush will report it */
 	unsigned int shown;
 	bool told;    /* its owner knows of the failure */
@@ -399,9 +396,6 @@ static inline bool rmx_op_has_ended(const struct rmx_op *op)
 void rmx_op_waits(struct rmx_op *op, int64_t now);
 enum rmx_step rmx_op_step(void *op);
 int rmx_op_overdue(struct rmx_op *op, int64_t now);
-/* Of the life of what this CPU does: enters the window, and goes on there. */
-int rmx_owned_wait(struct rmaext_op *owned, int64_t slice,
-		   int (*go_on)(struct rmx_op *op, int64_t slice));
 
 /*
  * Where byte `offset` of a target's memory is, for reads and writes. Without
