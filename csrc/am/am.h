@@ -47,7 +47,7 @@ static inline bool rmx_reply_is_deferred(const struct rmaext_fabric *fabric)
 				    memory_order_relaxed);
 }
 
-/* What a message has of an operation, and so of a range. */
+/* What a message has of an operation, and so of an item. */
 struct rmx_share {
 	uint64_t values;       /* bytes of each operand, and of the results */
 	unsigned int operands; /* with those to compare with */
@@ -60,8 +60,8 @@ static inline struct rmx_share rmx_share_of(int kind, int op, bool fetches,
 {
 	return (struct rmx_share){
 		.values = values,
-		.operands = kind == RMX_MESSAGE_GET ? 0
-			    : kind != RMX_UPDATE    ? 1
+		.operands = kind == RMAEXT_GET	    ? 0
+			    : kind != RMAEXT_UPDATE ? 1
 			    : op == RMAEXT_NO_OP    ? 0
 			    : op == RMAEXT_CSWAP    ? 2
 						    : 1,
@@ -70,7 +70,7 @@ static inline struct rmx_share rmx_share_of(int kind, int op, bool fetches,
 }
 
 /*
- * The target's side: receive.c, dispatch.c, handlers.c, ranges.c and the
+ * The target's side: receive.c, dispatch.c, handlers.c, items.c and the
  * owner's half of client.c run in the CQ's reader only. A receive buffer is the
  * provider's while it receives or replies, else theirs.
  */
@@ -161,19 +161,20 @@ bool rmx_introduction_take(struct rmaext_fabric *fabric,
 bool rmx_reply_is_overdue(const struct rmx_receive_buffer *message);
 
 /*
- * ranges.c: checks all ranges of a message, of which any byte may be wrong.
+ * items.c: checks all items of a message, of which any byte may be wrong.
  * Returns 0 with the bytes of their results, or -fi_errno for the reply.
  */
-int rmx_ranges_check(const struct rmaext_window *window, const char *data,
-		     size_t len, size_t *results_p);
-/* Returns the bytes there of all ranges of a message, which were checked. */
-uint64_t rmx_ranges_bytes(const char *data);
+int rmx_items_check(const struct rmaext_window *window, const char *data,
+		    size_t len, size_t *results_p);
+/* Elements of all items that were checked, a row being one; and their bytes. */
+void rmx_items_sum(const char *data, size_t len, uint64_t *elements_p,
+		   uint64_t *bytes_p);
 /*
- * Carries out ranges that were checked, from `done` on, and counts there.
+ * Carries out items that were checked, from `done` on, and counts there.
  * RMAEXT_PENDING: the guard was not free for about `ns`.
  */
-int rmx_ranges_apply(struct rmaext_window *window, const char *data,
-		     char *results, struct rmx_done *done, int64_t ns);
+int rmx_items_apply(struct rmaext_window *window, const char *data, size_t len,
+		    char *results, struct rmx_done *done, int64_t ns);
 
 /* The origin's side. */
 

@@ -27,8 +27,7 @@ static size_t single_bytes(size_t unit)
 /* The most elements that are coalesced. */
 static uint32_t coalesced_most(size_t unit)
 {
-	return (uint32_t)((RMX_MESSAGE - sizeof(struct rmx_request_header)) /
-			  single_bytes(unit));
+	return (uint32_t)((RMX_MESSAGE - RMX_HEADERS) / single_bytes(unit));
 }
 
 static bool coalesced_takes(const struct rmx_op *op,

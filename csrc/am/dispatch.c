@@ -102,14 +102,13 @@ void rmx_reply_send_deferred(struct rmaext_fabric *f)
 static bool request_only_notifies(const struct rmx_receive_buffer *message)
 {
 	struct rmx_request_header q;
-	struct rmx_range range;
+	struct rmx_item item;
 
-	if (message->len < sizeof(q) + sizeof(range))
+	if (message->len < sizeof(q) + sizeof(item))
 		return false;
 	memcpy(&q, message->data, sizeof(q));
-	memcpy(&range, message->data + sizeof(q), sizeof(range));
-	return q.form == RMX_RANGES && q.count == 1 &&
-	       range.flags == RMX_WITH_NOTIFY;
+	memcpy(&item, message->data + sizeof(q), sizeof(item));
+	return q.count == 1 && item.flags == RMX_WITH_NOTIFY;
 }
 
 /* Takes the deferred reply to a request of ours off the end of a request. */

@@ -4,15 +4,12 @@
  * so it is believed only if it has the secret token of a window, and even then
  * everything in it is checked before memory is touched.
  */
-#include "am/wakeups.h"
-#include "dtype/gather.h"
-#include "exec/update.h"
+#include "am/am.h"
 
-#include <errno.h>
 #include <string.h>
 
 _Static_assert(sizeof(struct rmx_request_header) % RMX_ALIGN == 0 &&
-		       sizeof(struct rmx_range) % RMX_ALIGN == 0 &&
+		       sizeof(struct rmx_item) % RMX_ALIGN == 0 &&
 		       sizeof(struct rmx_reply_header) % RMX_ALIGN == 0 &&
 		       sizeof(struct rmx_reply_header) <=
 			       sizeof(struct rmx_request_header),
@@ -107,211 +104,55 @@ static int window_enter_named(struct rmaext_fabric *f, const uint8_t *token,
 	return ret;
 }
 
-/* Where the elements of a request are. */
-struct places {
-	const uint64_t *offsets; /* NULL: the loops compute them */
-	struct rmx_strides loops;
-	uint64_t start;
-	size_t bytes;
-};
-
-static bool places_read(struct places *p, const struct rmx_request_header *q,
-			const void *data, size_t len)
-{
-	if (q->form == RMX_LOOPS) {
-		p->offsets = NULL;
-		if (!rmx_loops_unpack(&p->loops, data, len, &p->start))
-			return false;
-		p->bytes = rmx_loops_bytes(&p->loops);
-		return true;
-	}
-	p->offsets = data;
-	p->bytes = q->count * sizeof(*p->offsets);
-	return q->count <= RMX_MESSAGE / sizeof(*p->offsets);
-}
-
-static inline uint64_t places_at(const struct places *p, uint32_t i)
-{
-	return p->offsets ? p->offsets[i]
-			  : p->loops.first +
-				    rmx_strides_at(&p->loops, p->start + i);
-}
-
-/* Checks a request of elements or loops. `q` is a copy, which cannot change. */
-static int elements_check(const struct rmaext_window *w,
-			  const struct rmx_request_header *q, size_t len,
-			  const void *data, struct places *places)
-{
-	const struct rmx_target *t = rmx_target_of(w, w->self);
-	const bool update = q->kind == RMAEXT_UPDATE;
-	const int access = rmx_cells_access(q->kind, q->op, q->fetch);
-	const bool swap = update && q->op == RMAEXT_CSWAP;
-	uint64_t low = 0, high = 0;
-	size_t values, at;
-
-	if (!rmx_cells_valid(q->kind, q->op, q->type, q->unit) ||
-	    (!update && (q->op || q->fetch)) || (swap && !q->fetch) ||
-	    !q->count || q->count > RMX_MESSAGE || q->unit > RMX_MESSAGE ||
-	    !places_read(places, q, data, len - sizeof(*q)))
-		return -FI_EINVAL;
-	values = q->count * q->unit;
-	if (swap)
-		values *= 2;
-	at = places->bytes + sizeof(*q);
-	if (at + values > RMX_MESSAGE ||
-	    len != (q->kind == RMAEXT_GET ? at : at + values))
-		return -FI_EINVAL;
-	if ((!w->own && !w->attached) || (t->access & access) != access)
-		return -FI_EACCES;
-	for (uint32_t i = 0; i < q->count; i++) {
-		const uint64_t place = places_at(places, i);
-
-		low |= place;
-		high = place > high ? place : high;
-		if (w->attached && !rmx_has(w, place, q->unit))
-			return -ERANGE;
-	}
-	if (!rmx_has(w, high, q->unit))
-		return -ERANGE;
-	if (update && rmx_wide(q->type) && !rmx_control_block_of(w, w->self))
-		return -FI_EOPNOTSUPP; /* nothing guards it */
-	if (update &&
-	    (((uintptr_t)w->own | low) & (rmx_type_of(q->type).align - 1u)))
-		return -FI_EFAULT;
-	return 0;
-}
-
-/*
- * The results of a get or an update overwrite its values: no result reaches
- * the value of a later element, also where values are twice as long.
- */
-static int elements_apply(struct rmaext_window *w,
-			  const struct rmx_request_header *q,
-			  const struct places *places, char *values,
-			  uint32_t *done, int64_t ns)
-{
-	const size_t width = rmx_operands(q->op) * q->unit;
-	void *cells[RMX_CELLS];
-	int ret = 0;
-
-	for (uint32_t i = *done; !ret && i < q->count; i = *done) {
-		const uint32_t left = q->count - i;
-		const uint32_t n = left < RMX_CELLS ? left : RMX_CELLS;
-		char *at = values + i * width, *to = values + i * q->unit;
-
-		for (uint32_t k = 0; k < n; k++) {
-			cells[k] = rmx_own(w, places_at(places, i + k));
-			__builtin_prefetch(cells[k], 1);
-		}
-		if (q->kind == RMAEXT_UPDATE)
-			ret = rmx_update_cells(w, w->self, q->op, q->type,
-					       cells, n, at, width,
-					       q->fetch ? to : NULL, ns);
-		else
-			rmx_cells_move(q->kind, q->unit, cells, n, at, q->unit,
-				       at);
-		*done += ret ? 0 : n;
-	}
-	return ret;
-}
-
 /* Returns the status for the reply, and notes where its results are. */
-static int elements_serve(struct rmaext_window *w,
-			  const struct rmx_request_header *q,
-			  struct rmx_receive_buffer *message, int64_t ns)
-{
-	char *values = message->data + sizeof(*q);
-	struct rmx_lock_update lock = {0};
-	struct places places;
-	int ret = elements_check(w, q, message->len, values, &places);
-
-	if (ret)
-		return ret;
-	values += places.bytes;
-	if (atomic_load(&w->control_end) && q->kind == RMAEXT_UPDATE &&
-	    q->op == RMAEXT_SUM && q->unit == sizeof(int64_t) && places.offsets)
-		lock = rmx_lock_update_find(w, places.offsets, values,
-					    q->count);
-	ret = elements_apply(w, q, &places, values, &message->done.parts, ns);
-	atomic_thread_fence(memory_order_seq_cst);
-	if (!ret)
-		rmx_lock_update_tell(w, &lock);
-	if (!ret && (q->fetch || q->kind == RMAEXT_GET)) {
-		message->reply = (size_t)(values - message->data);
-		message->reply_len = q->count * q->unit;
-	}
-	return ret;
-}
-
-static int ranges_serve(struct rmaext_window *w,
-			struct rmx_receive_buffer *message, int64_t ns)
-{
-	struct rmx_range first;
-	size_t results;
-	int ret = rmx_ranges_check(w, message->data, message->len, &results);
-
-	if (ret)
-		return ret;
-	/* a client that fetches no long reply would keep the buffer */
-	if (w->invites && w->fabric->limits.tcp && results > RMX_MESSAGE)
-		return -FI_EINVAL;
-	/* the results go behind the request and the reply's header */
-	message->reply = (message->len + sizeof(struct rmx_reply_header) + 63) &
-			 ~(size_t)63;
-	message->reply_len = results;
-	ret = rmx_ranges_apply(w, message->data, message->data + message->reply,
-			       &message->done, ns);
-	if (!ret && atomic_load(&w->control_end)) {
-		memcpy(&first,
-		       message->data + sizeof(struct rmx_request_header),
-		       sizeof(first));
-		if (first.kind == RMX_UPDATE && first.op == RMAEXT_CSWAP)
-			rmx_lock_swap_tell(w, first.offset);
-	}
-	return ret;
-}
-
 static int request_carry_out(struct rmaext_window *w,
-			     const struct rmx_request_header *q,
 			     struct rmx_receive_buffer *message, int64_t ns)
 {
-	int ret = -FI_EINVAL;
+	size_t results = 0;
+	int ret;
 
 	if (ns < 0)
 		return -FI_ETIMEDOUT;
 	rmx_attached_lock(w->attached);
-	if (q->form == RMX_ELEMENTS || q->form == RMX_LOOPS)
-		ret = elements_serve(w, q, message, ns);
-	else if (q->form == RMX_RANGES)
-		ret = ranges_serve(w, message, ns);
+	ret = rmx_items_check(w, message->data, message->len, &results);
+	/* a client that fetches no long reply would keep the buffer */
+	if (!ret && w->invites && w->fabric->limits.tcp &&
+	    results > RMX_MESSAGE)
+		ret = -FI_EINVAL;
+	if (!ret) { /* the results go behind the request, and a header */
+		message->reply =
+			(message->len + sizeof(struct rmx_reply_header) + 63) &
+			~(size_t)63;
+		message->reply_len = results;
+		ret = rmx_items_apply(w, message->data, message->len,
+				      message->data + message->reply,
+				      &message->done, ns);
+	}
 	rmx_attached_unlock(w->attached);
 	return ret;
 }
 
 /* What was done first, and the bytes of all, of a request that was checked. */
-static void request_describe(const struct rmx_request_header *q,
-			     const struct rmx_receive_buffer *message,
+static void request_describe(const struct rmx_receive_buffer *message,
 			     struct rmaext_record_event *event)
 {
-	const char *at = message->data + sizeof(*q);
-	unsigned int kind = rmx_counted_as(q->kind, q->fetch);
-	struct rmx_range range;
+	const char *at = message->data + sizeof(struct rmx_request_header);
+	unsigned int kind;
+	uint64_t elements;
+	struct rmx_item item;
 
-	event->bytes = (uint64_t)q->count * q->unit;
-	if (q->form == RMX_ELEMENTS)
-		memcpy(&event->offset, at, sizeof(event->offset));
-	if (q->form == RMX_RANGES) {
-		memcpy(&range, at, sizeof(range));
-		kind = range.kind == RMX_MESSAGE_PUT   ? RMAEXT_DID_PUT
-		       : range.kind == RMX_MESSAGE_GET ? RMAEXT_DID_GET
-		       : range.flags & RMX_WITH_FETCH  ? RMAEXT_DID_FETCH
-						       : RMAEXT_DID_UPDATE;
-		if (range.flags & RMX_WITH_NOTIFY)
-			kind = RMAEXT_DID_NOTIFY;
-		event->offset = range.flags & RMX_WITH_NOTIFY ? range.slot
-							      : range.offset;
-		event->bytes = rmx_ranges_bytes(message->data);
+	memcpy(&item, at, sizeof(item));
+	kind = rmx_counted_as(item.kind, item.flags & RMX_WITH_FETCH);
+	event->offset = item.offset;
+	if (item.form == RMX_ELEMENTS)
+		memcpy(&event->offset, at + sizeof(item),
+		       sizeof(event->offset));
+	if (item.flags & RMX_WITH_NOTIFY) {
+		kind = RMAEXT_DID_NOTIFY;
+		event->offset = item.slot;
 	}
+	rmx_items_sum(message->data, message->len, &elements, &event->bytes);
+	event->more = (uint32_t)elements - 1;
 	event->kind = (uint8_t)(kind + RMAEXT_SERVED_PUT - RMAEXT_DID_PUT);
 }
 
@@ -335,7 +176,7 @@ static void request_record(const struct rmaext_window *w,
 	event.end = rmx_now();
 	event.thread = rmx_thread_index();
 	if (!status)
-		request_describe(q, message, &event);
+		request_describe(message, &event);
 	rmx_event_write(&event);
 }
 
@@ -366,7 +207,7 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 					: NULL;
 		if (message->peer) {
 			message->peer->line->heard = message->since;
-			reply.status = request_carry_out(w, &q, message, ns);
+			reply.status = request_carry_out(w, message, ns);
 			if (reply.status != RMAEXT_PENDING)
 				request_record(w, &q, message, reply.status);
 		}

@@ -39,30 +39,17 @@
 #define RMX_REQUEST 0x33516d72 /* "rmQ3", in native byte order */
 #define RMX_REPLY 0x32416d72   /* "rmA2" */
 
-/*
- * The header of a request. What follows is, by its form:
- * RMX_ELEMENTS: `count` offsets in bytes, then the values, each of them two
- *     elements with RMAEXT_CSWAP: to compare with, and the new one.
- * RMX_RANGES: `count` times a struct rmx_range with its values.
- * RMX_LOOPS: as elements, with places that rmx_loops_pack() wrote.
- */
+/* The header of a request. `count` items follow. */
 struct rmx_request_header {
 	uint32_t magic;
-	/* these, and unit, are of elements and loops; 0 with ranges */
-	uint8_t kind; /* as RMAEXT_PUT */
-	uint8_t type; /* as RMAEXT_INT8 */
-	uint8_t op;   /* of an update, as RMAEXT_SUM */
-	uint8_t fetch;
+	uint32_t rank;		  /* of the origin */
 	uint8_t token[RMX_TOKEN]; /* of the window */
 	uint64_t id;
 	uint64_t name; /* rmx_name of the origin's endpoint */
-	uint32_t rank; /* of the origin */
 	uint32_t count;
-	uint64_t unit;	 /* bytes of an element */
-	uint8_t form;	 /* as enum rmx_form */
 	uint8_t replies; /* 1: a reply to the target's request is at its end */
 	uint8_t sender;	 /* as enum rmx_sender */
-	uint8_t nothing[5];
+	uint8_t nothing[2];
 };
 
 /*
@@ -83,24 +70,28 @@ struct rmx_introduction {
 	uint8_t address[238]; /* of the sender's endpoint, len bytes */
 };
 
-enum { RMX_WITH_FETCH = 1, RMX_WITH_NOTIFY = 2 }; /* flags of a range */
+enum { RMX_WITH_FETCH = 1, RMX_WITH_NOTIFY = 2 }; /* flags of an item */
 
 /*
- * A range: elements that lie one after another at the target. Their values
- * follow; with RMAEXT_CSWAP those to compare with come before the new ones,
- * with RMAEXT_NO_OP there are none. The next range begins at a multiple of
- * RMX_ALIGN, and so do its results in the reply.
+ * An item: one operation on elements. Behind it are their places: of RMX_ROW
+ * none, as they lie one after another from `offset` on; of RMX_ELEMENTS so many
+ * offsets in bytes; of RMX_LOOPS what rmx_loops_pack() wrote. Then come their
+ * values. With RMAEXT_CSWAP each is two elements, to compare with and new; but
+ * of a row all those to compare with come first. With RMAEXT_NO_OP there are
+ * none. The next item begins at a multiple of RMX_ALIGN, and so do its results
+ * in the reply.
  */
-struct rmx_range {
-	uint64_t offset; /* bytes */
+struct rmx_item {
+	uint64_t offset; /* bytes, of a row; else 0 */
 	uint64_t count;	 /* elements */
-	uint32_t unit;
-	uint8_t kind; /* as rmx_kind: RMX_UPDATE or one after it */
-	uint8_t op;
-	uint8_t type;
+	uint32_t unit;	 /* bytes of each; 1: a row that is put or got */
+	uint8_t kind;	 /* as RMAEXT_PUT */
+	uint8_t op;	 /* of an update, as RMAEXT_SUM */
+	uint8_t type;	 /* as RMAEXT_INT8 */
 	uint8_t flags;
 	uint16_t slot; /* to be notified, RMX_WITH_NOTIFY; else 0 */
-	uint16_t zero[3];
+	uint8_t form;  /* as enum rmx_form */
+	uint8_t zero[5];
 };
 
 #define RMX_ALIGN ((size_t)16)
@@ -122,7 +113,7 @@ struct rmx_reply_header {
 
 /* The longest message; a receive buffer has room for the longest reply too. */
 #define RMX_HEADERS \
-	(sizeof(struct rmx_request_header) + sizeof(struct rmx_range))
+	(sizeof(struct rmx_request_header) + sizeof(struct rmx_item))
 #define RMX_LONGEST (RMX_HEADERS + RMX_MOST)
 /* The most bytes of a piece of an operation that has many, see places.h. */
 #define RMX_PIECE_MOST ((uint64_t)(RMX_MESSAGE - RMX_HEADERS))
@@ -160,8 +151,8 @@ struct rmx_send_buffer {
 
 /* How much of a blocked request has been carried out. */
 struct rmx_done {
-	uint32_t parts;	   /* whole ranges, or elements */
-	uint64_t elements; /* of the next range, besides */
+	uint32_t items;
+	uint64_t elements; /* of the next item, besides */
 };
 
 /* A message that came: the context of its receive, then of its reply's. */

@@ -1,63 +1,80 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Operations in messages: how their places and values are written, and their
- * results read. The target's side of it is in ranges.c and handlers.c.
+ * results read. The target's side of it is in items.c.
  */
 #include "am/pack.h"
 
 #define FEW 16u /* coalesced elements that may share a message */
-
-/* Bytes of a message behind its header. */
-#define ROOM (RMX_MESSAGE - sizeof(struct rmx_request_header))
 
 static struct rmx_request_header *header_of(struct rmx_send_buffer *buffer)
 {
 	return (struct rmx_request_header *)buffer->data;
 }
 
-/* -- ranges */
+/* -- items */
 
-/* A range of `s->values` bytes from `offset` on; with a notification or not. */
-static struct rmx_range range_of(const struct rmx_op *op, uint64_t offset,
-				 const struct rmx_share *s, bool notify)
+static struct rmx_item item_of(const struct rmx_op *op, enum rmx_form form,
+			       uint64_t count, uint64_t unit)
 {
-	const bool update = op->kind == RMX_UPDATE;
-
-	return (struct rmx_range){
-		.offset = offset,
-		.count = s->values / (update ? op->unit : 1),
-		.unit = update ? (uint32_t)op->unit : 1,
-		.kind = (uint8_t)op->kind,
-		.op = update ? (uint8_t)op->op : 0,
-		.type = update ? (uint8_t)op->type : 0,
-		.flags = (uint8_t)((s->results ? RMX_WITH_FETCH : 0) |
-				   (notify ? RMX_WITH_NOTIFY : 0)),
-		.slot = notify ? (uint16_t)op->notify : 0,
+	return (struct rmx_item){
+		.count = count,
+		.unit = (uint32_t)unit,
+		.kind = (uint8_t)(op->kind - RMX_BY_MESSAGE),
+		.op = (uint8_t)op->op,
+		.type = (uint8_t)op->type,
+		.flags = rmx_op_fetches(op) ? RMX_WITH_FETCH : 0,
+		.form = (uint8_t)form,
 	};
 }
 
-static bool range_has_room(const struct rmx_send_buffer *buffer, size_t end,
-			   const struct rmx_share *s)
+/* `len` bytes from `offset` on, with a notification or not. */
+static struct rmx_item row_of(const struct rmx_op *op, uint64_t offset,
+			      uint64_t len, bool notify)
 {
-	return RMX_ALIGNED(end) + sizeof(struct rmx_range) +
+	struct rmx_item row = item_of(op, RMX_ROW, len / op->unit, op->unit);
+
+	row.offset = offset;
+	if (notify) {
+		row.flags |= RMX_WITH_NOTIFY;
+		row.slot = (uint16_t)op->notify;
+	}
+	return row;
+}
+
+/* Writes it, and counts its results; returns where its places begin. */
+static char *item_begin(struct rmx_send_buffer *buffer, size_t end,
+			const struct rmx_item *item)
+{
+	char *at = buffer->data + RMX_ALIGNED(end);
+
+	header_of(buffer)->count++;
+	memcpy(at, item, sizeof(*item));
+	if (item->flags & RMX_WITH_FETCH)
+		buffer->results = (uint32_t)(RMX_ALIGNED(buffer->results) +
+					     item->count * item->unit);
+	return at + sizeof(*item);
+}
+
+static bool row_has_room(const struct rmx_send_buffer *buffer, size_t end,
+			 const struct rmx_share *s)
+{
+	return RMX_ALIGNED(end) + sizeof(struct rmx_item) +
 			       s->values * s->operands <=
 		       RMX_MESSAGE &&
 	       (!s->results ||
 		RMX_ALIGNED(buffer->results) + s->values <= RMX_MESSAGE);
 }
 
-/* Appends a range, for which there is room; returns the message's new end. */
-static size_t range_append(struct rmx_send_buffer *buffer, size_t end,
-			   const struct rmx_op *op, const struct rmx_piece *it,
-			   bool notify)
+/* Appends a row, for which there is room; returns the message's new end. */
+static size_t row_append(struct rmx_send_buffer *buffer, size_t end,
+			 const struct rmx_op *op, const struct rmx_piece *it,
+			 bool notify)
 {
 	const struct rmx_share s = rmx_op_share(op, it->len);
-	const struct rmx_range range = range_of(op, it->offset, &s, notify);
-	char *at = buffer->data + RMX_ALIGNED(end);
+	const struct rmx_item row = row_of(op, it->offset, it->len, notify);
+	char *at = item_begin(buffer, end, &row);
 
-	header_of(buffer)->count++;
-	memcpy(at, &range, sizeof(range));
-	at += sizeof(range);
 	if (s.operands > 1) {
 		memcpy(at, it->compare, s.values);
 		at += s.values;
@@ -66,9 +83,22 @@ static size_t range_append(struct rmx_send_buffer *buffer, size_t end,
 		memcpy(at, it->value, s.values);
 		at += s.values;
 	}
-	if (s.results)
-		buffer->results =
-			(uint32_t)(RMX_ALIGNED(buffer->results) + s.values);
+	return (size_t)(at - buffer->data);
+}
+
+/* Appends as many elements, from the first that is in no message yet. */
+static size_t elements_append(struct rmx_send_buffer *buffer, size_t end,
+			      const struct rmx_op *op)
+{
+	const struct rmx_some some = rmx_places_some(
+		op->places,
+		RMX_MESSAGE - sizeof(struct rmx_item) - RMX_ALIGNED(end));
+	const struct rmx_item item =
+		item_of(op, some.form, some.count, some.unit);
+	char *at = item_begin(buffer, end, &item);
+
+	buffer->some = some;
+	at += rmx_places_pack(op->places, &some, at);
 	return (size_t)(at - buffer->data);
 }
 
@@ -95,7 +125,7 @@ static struct rmx_piece piece_next(const struct rmx_places *p, uint64_t *i,
  * yet, as there is room for. The last of all notifies: it is carried out after
  * the others.
  */
-static size_t places_append(struct rmx_send_buffer *buffer, size_t end,
+static size_t ranges_append(struct rmx_send_buffer *buffer, size_t end,
 			    const struct rmx_op *op)
 {
 	const struct rmx_places *p = op->places;
@@ -111,10 +141,10 @@ static size_t places_append(struct rmx_send_buffer *buffer, size_t end,
 		const struct rmx_piece it = piece_next(p, &next, &part);
 		const struct rmx_share s = rmx_op_share(op, it.len);
 
-		if (!range_has_room(buffer, end, &s))
+		if (!row_has_room(buffer, end, &s))
 			break;
-		end = range_append(buffer, end, op, &it,
-				   rmx_op_notifies(op) && next == p->count);
+		end = row_append(buffer, end, op, &it,
+				 rmx_op_notifies(op) && next == p->count);
 		some.next = next;
 		some.next_part = part;
 		some.count++;
@@ -130,9 +160,10 @@ static size_t op_append(struct rmx_send_buffer *buffer, size_t end,
 				      op->operand, op->local};
 
 	if (op->places)
-		return places_append(buffer, end, op);
+		return op->places->starts ? ranges_append(buffer, end, op)
+					  : elements_append(buffer, end, op);
 	op->results_at = (uint32_t)RMX_ALIGNED(buffer->results);
-	return range_append(buffer, end, op, &all, rmx_op_notifies(op));
+	return row_append(buffer, end, op, &all, rmx_op_notifies(op));
 }
 
 /* -- which operations share a message */
@@ -141,12 +172,14 @@ static bool op_has_room(const struct rmx_send_buffer *buffer, size_t end,
 			const struct rmx_op *op)
 {
 	const struct rmx_share s = rmx_op_share(op, op->len);
-	const size_t each = RMX_ALIGNED(sizeof(struct rmx_range) + op->unit);
+	const size_t each = sizeof(uint64_t) + op->unit;
 
 	if (!op->places)
-		return range_has_room(buffer, end, &s);
+		return row_has_room(buffer, end, &s);
 	return op->places->count <= FEW &&
-	       RMX_ALIGNED(end) + op->places->count * each <= RMX_MESSAGE;
+	       RMX_ALIGNED(end) + sizeof(struct rmx_item) +
+			       op->places->count * each <=
+		       RMX_MESSAGE;
 }
 
 /* Only operations that the target accepts or refuses together. */
@@ -163,30 +196,6 @@ static bool op_goes_alone(const struct rmx_op *op)
 {
 	return op->places &&
 	       !(rmx_is_coalesced(op) && op->next && op->places->count <= FEW);
-}
-
-/* -- elements */
-
-static size_t elements_pack(struct rmx_send_buffer *buffer,
-			    const struct rmx_op *op)
-{
-	const bool update = op->kind == RMX_UPDATE;
-	struct rmx_request_header *q = header_of(buffer);
-
-	buffer->some = rmx_places_some(op->places, ROOM);
-	q->form = (uint8_t)buffer->some.form;
-	q->kind = update			? RMAEXT_UPDATE
-		  : op->kind == RMX_MESSAGE_PUT ? RMAEXT_PUT
-						: RMAEXT_GET;
-	q->op = update ? (uint8_t)op->op : 0;
-	q->type = update ? (uint8_t)op->type : 0;
-	q->fetch = update && rmx_op_fetches(op);
-	q->count = buffer->some.count;
-	q->unit = buffer->some.unit;
-	if (rmx_op_fetches(op))
-		buffer->results = q->count * (uint32_t)q->unit;
-	return sizeof(*q) +
-	       rmx_places_pack(op->places, &buffer->some, (char *)(q + 1));
 }
 
 /* -- parts of a bulk operation */
@@ -217,26 +226,24 @@ static uint64_t op_bulk_most(const struct rmx_op *op, bool *loaned)
 }
 
 /*
- * The next part of a bulk operation: its range, and its values, in the buffer
+ * The next part of a bulk operation: its row, and its values, in the buffer
  * or from where they are. Its last part notifies.
  */
 static int part_pack(struct rmx_send_buffer *buffer, const struct rmx_op *op,
 		     struct rmx_packed *packed)
 {
 	struct iovec *iov = packed->iov;
-	struct rmx_range range;
 	struct rmx_share s;
+	struct rmx_item row;
 
 	s = rmx_op_share(op, op_bulk_most(op, &buffer->loaned));
 	if (!s.values)
 		return -FI_EMSGSIZE;
 	if (s.values > op->len - op->posted)
 		s.values = op->len - op->posted;
-	range = range_of(op, op->offset + op->posted, &s,
-			 rmx_op_notifies(op) &&
-				 op->posted + s.values == op->len);
-	header_of(buffer)->count = 1;
-	memcpy(header_of(buffer) + 1, &range, sizeof(range));
+	row = row_of(op, op->offset + op->posted, s.values,
+		     rmx_op_notifies(op) && op->posted + s.values == op->len);
+	item_begin(buffer, sizeof(struct rmx_request_header), &row);
 	iov->iov_len = RMX_HEADERS;
 	for (unsigned int i = 0; i < s.operands; i++) {
 		const char *from =
@@ -254,7 +261,6 @@ static int part_pack(struct rmx_send_buffer *buffer, const struct rmx_op *op,
 		}
 	}
 	buffer->some.part = op->posted;
-	buffer->results = s.results ? (uint32_t)s.values : 0;
 	packed->part = s.values;
 	return 0;
 }
@@ -273,13 +279,9 @@ int rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *op,
 	};
 	buffer->bulk = rmx_op_is_bulk(op);
 	buffer->shared = buffer->bulk || op_goes_alone(op);
-	header_of(buffer)->form = RMX_RANGES;
 	if (buffer->bulk)
 		return part_pack(buffer, op, packed);
-	if (buffer->shared && !op->places->starts)
-		end = elements_pack(buffer, op);
-	else
-		end = op_append(buffer, end, op);
+	end = op_append(buffer, end, op);
 	while (!buffer->shared && op->next && ops_may_share(op, op->next) &&
 	       op_has_room(buffer, end, op->next)) {
 		op = op->next;
@@ -290,7 +292,7 @@ int rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *op,
 	return 0;
 }
 
-/* Each result begins at a multiple of RMX_ALIGN, see struct rmx_range. */
+/* Each result begins at a multiple of RMX_ALIGN, see struct rmx_item. */
 static void pieces_unpack(const struct rmx_send_buffer *buffer,
 			  const char *results)
 {

@@ -11,7 +11,8 @@
 static inline struct rmx_share rmx_op_share(const struct rmx_op *op,
 					    uint64_t values)
 {
-	return rmx_share_of(op->kind, op->op, rmx_op_fetches(op), values);
+	return rmx_share_of((int)op->kind - RMX_BY_MESSAGE, op->op,
+			    rmx_op_fetches(op), values);
 }
 
 /* The operands or the results are too long for a send buffer. */

@@ -12,7 +12,7 @@ enum rmx_form rmx_places_form(const struct rmx_places *p, size_t room)
 	const size_t loops = p->strides ? rmx_loops_bytes(p->strides) : 0;
 
 	if (p->starts)
-		return RMX_RANGES;
+		return RMX_ROW;
 	return loops && loops + p->unit <= room ? RMX_LOOPS : RMX_ELEMENTS;
 }
 

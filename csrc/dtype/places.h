@@ -8,8 +8,11 @@
 
 #include "dtype/strides.h"
 
-/* How the places of a message are told; am/message.h says how each looks. */
-enum rmx_form { RMX_ELEMENTS = 1, RMX_RANGES = 2, RMX_LOOPS = 3 };
+/*
+ * How the places of an item of a message are told, see am/message.h. Ranges are
+ * a row each.
+ */
+enum rmx_form { RMX_ROW = 1, RMX_ELEMENTS = 2, RMX_LOOPS = 3 };
 
 /* Bytes that lie in one piece at both ends. */
 struct rmx_piece {

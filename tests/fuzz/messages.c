@@ -248,18 +248,18 @@ static struct rmx_receive_buffer *landing(void)
 }
 
 /*
- * Bytes behind it that nobody is to touch: the reply to ranges comes after
- * them, that to a get at once.
+ * Bytes behind it that nobody is to touch: the reply comes after them, but
+ * where a reply was at the message's end, which is taken off first.
  */
 static size_t zone(const void *message, size_t len)
 {
+	const size_t reply = sizeof(struct rmx_reply_header);
 	struct rmx_request_header q = {0};
+	size_t end;
 
 	memcpy(&q, message, len < sizeof(q) ? len : sizeof(q));
-	if (q.kind == RMAEXT_GET && q.form != RMX_RANGES)
-		return 0;
-	return ((len + sizeof(struct rmx_reply_header) + 63) & ~(size_t)63) -
-	       sizeof(struct rmx_reply_header) - len;
+	end = ((len + (q.replies ? 0 : reply) + 63) & ~(size_t)63) - reply;
+	return end > len ? end - len : 0;
 }
 
 static void arrive(const void *bytes, size_t len)
@@ -293,8 +293,12 @@ static void request(const uint8_t *how, uint8_t *message, size_t len)
 		q.name = fabric.peers->name;
 	if (how[1] & 2)
 		q.rank %= RANKS;
-	if (how[1] & 4)
-		q.form = (uint8_t)(1 + q.form % 3);
+	if (how[1] & 4 && len >= RMX_HEADERS) { /* of the first item */
+		uint8_t *form =
+			message + sizeof(q) + offsetof(struct rmx_item, form);
+
+		*form = (uint8_t)(1 + *form % 3);
+	}
 	if (how[1] & 8 && len >= sizeof(q) + sizeof(struct rmx_introduction)) {
 		struct rmx_introduction *introduction =
 			(struct rmx_introduction
@@ -309,8 +313,6 @@ static void request(const uint8_t *how, uint8_t *message, size_t len)
 				       offsetof(struct rmx_introduction, len),
 			       (uint8_t[]){sizeof(struct sockaddr_in), 0}, 2);
 	}
-	if (how[1] & 32 && q.form == RMX_RANGES) /* else none is valid */
-		memset((char *)&q + 4, 0, 4);
 	memcpy(message, &q, sizeof(q));
 	if (how[1] & 64)
 		grant_anew();

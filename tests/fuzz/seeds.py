@@ -22,27 +22,26 @@ from rmaext._runtime.config import Config  # noqa: E402
 PUT, GET, UPDATE = range(3)
 SUM, NO_OP, CSWAP = 2, 10, 12
 UINT64, LONG_DOUBLE = 7, 12
-ELEMENTS, RANGES, LOOPS = 1, 2, 3
+ROW, ELEMENTS, LOOPS = 1, 2, 3
 MANY = 7  # of messages.c: its first byte chooses what the bytes are
 
 _LO = Candidate("tcp;ofi_rxm", "lo", "lo", "127.0.0.1", 8)
 _ETH = Candidate("tcp;ofi_rxm", "eth0", "eth0", "10.0.0.2", 24)
 
 
-def request(form: int, count: int, body: bytes, **given: int) -> bytes:
-    """Return a request, as struct rmx_request has it."""
-    it = {"kind": 0, "type": 0, "op": 0, "fetch": 0, "unit": 0, "rank": 1, **given}
-    head = struct.pack("=IBBBB16s", 0x33516D72, it["kind"], it["type"], it["op"], it["fetch"], b"")
-    head += struct.pack("=QQIIQBBB5x", 1, 0, it["rank"], count, it["unit"], form, 0, 0)
-    return head + body
+def request(*items: bytes) -> bytes:
+    """Return a request of these items, as struct rmx_request_header has it."""
+    head = struct.pack("=II16sQQIBB2x", 0x33516D72, 1, b"", 1, 0, len(items), 0, 0)
+    padded = (it.ljust((len(it) + 15) // 16 * 16, b"\0") for it in items[:-1])
+    return head + b"".join(padded) + items[-1]
 
 
-def part(offset: int, count: int, values: bytes, **given: int) -> bytes:
-    """Return a range, padded."""
-    it = {"unit": 1, "kind": 4, "op": 0, "type": 0, "flags": 0, "slot": 0, **given}
+def item(form: int, count: int, body: bytes, **given: int) -> bytes:
+    """Return an item, as struct rmx_item has it, with its places and values."""
+    it = {"offset": 0, "unit": 1, "kind": PUT, "op": 0, "type": 0, "flags": 0, "slot": 0, **given}
     names = ("unit", "kind", "op", "type", "flags", "slot")
-    head = struct.pack("=QQIBBBBH6x", offset, count, *(it[name] for name in names))
-    return (head + values).ljust((len(head + values) + 15) // 16 * 16, b"\0")
+    head = struct.pack("=QQIBBBBHB5x", it["offset"], count, *(it[name] for name in names), form)
+    return head + body
 
 
 def messages() -> list[bytes]:
@@ -50,22 +49,26 @@ def messages() -> list[bytes]:
     eight, values = struct.pack("=4Q", 8, 64, 128, 72), struct.pack("=4Q", 1, 2, 3, 4)
     update = {"kind": UPDATE, "op": SUM, "type": UINT64, "unit": 8}
     loops = struct.pack("=3Qqq", 1, 64, 0, 4, 8)
-    ranges = part(64, 16, bytes(16)) + part(128, 1, values[:8], kind=6, unit=8, op=SUM, type=UINT64)
-    more = part(64, 1, values[:16], kind=6, unit=8, op=CSWAP, type=UINT64, flags=1)
-    more += part(72, 1, b"", kind=6, unit=8, op=NO_OP, type=UINT64, flags=1)
-    wide = part(64, 2, bytes(32), kind=6, unit=16, op=SUM, type=LONG_DOUBLE)
+    row = item(ROW, 16, bytes(16), offset=64)
+    swap = {**update, "op": CSWAP, "flags": 1}
+    no_op = {**update, "op": NO_OP, "flags": 1}
+    wide = {**update, "unit": 16, "type": LONG_DOUBLE}
     sent = [
-        request(ELEMENTS, 4, eight + values, kind=PUT, unit=8),
-        request(ELEMENTS, 4, eight, kind=GET, unit=8),
-        request(ELEMENTS, 4, eight + values, fetch=1, **update),
-        request(LOOPS, 4, loops + values, kind=PUT, unit=8),
-        request(LOOPS, 4, loops, kind=GET, unit=8),
-        request(LOOPS, 4, loops + values, **update),
-        request(RANGES, 2, ranges),
-        request(RANGES, 2, more),
-        request(RANGES, 1, wide),
-        request(RANGES, 1, part(0, 0, b"")),
-        request(RANGES, 1, part(0, 8, bytes(16), flags=2, slot=3)[: 32 + 8]),
+        request(item(ELEMENTS, 4, eight + values, unit=8)),
+        request(item(ELEMENTS, 4, eight, kind=GET, unit=8, flags=1)),
+        request(item(ELEMENTS, 4, eight + values, flags=1, **update)),
+        request(item(ELEMENTS, 2, eight[:16] + values, **swap)),
+        request(item(LOOPS, 4, loops + values, unit=8)),
+        request(item(LOOPS, 4, loops, kind=GET, unit=8, flags=1)),
+        request(item(LOOPS, 4, loops + values, **update)),
+        request(row, item(ROW, 1, values[:8], offset=128, **update)),
+        request(
+            item(ROW, 1, values[:16], offset=64, **swap), item(ROW, 1, b"", offset=72, **no_op)
+        ),
+        request(item(ELEMENTS, 4, eight, **no_op), row),
+        request(item(ROW, 2, bytes(32), offset=64, **wide)),
+        request(item(ROW, 0, b"")),
+        request(item(ROW, 8, bytes(8), flags=2, slot=3)),
     ]
     found = []
     for message in sent:

@@ -228,11 +228,11 @@ FAULTS = [
     ),
     Fault(
         "a notification comes first",
-        "am/ranges.c",
-        "	char *memory = rmx_own(w, r->offset);\n	int ret = 0;\n\n",
-        "	char *memory = rmx_own(w, r->offset);\n	int ret = 0;\n\n"
-        "	if (r->flags & RMX_WITH_NOTIFY && r->count > 8) {\n"
-        "		rmx_notify_add(w, w->self, r->slot, 1);\n		return 0;\n	}\n",
+        "am/items.c",
+        "	ret = item_is_row(it) ? row_apply(",
+        "	if (item_notifies(it) && it->is.count > 8) {\n"
+        "		rmx_notify_add(w, w->self, it->is.slot, 1);\n		return 0;\n	}\n"
+        "	ret = item_is_row(it) ? row_apply(",
     ),
     Fault(
         "a buffer has the same generation again",

@@ -38,9 +38,10 @@ static void refused_there(void)
 	pair_close(&p);
 }
 
-/* A message by hand: header, two offsets, two values. */
+/* A message by hand: headers, two offsets, two values. */
 struct message {
 	struct rmx_request_header q;
+	struct rmx_item it;
 	uint64_t offsets[2], values[2];
 	char more[RMX_MESSAGE];
 };
@@ -108,11 +109,9 @@ static void many_early(void)
 	enum { ORIGINS = 450, EACH = 4, ROUNDS = 3000, FEWEST = 100 };
 	struct message m = {
 		.q = {.magic = RMX_REQUEST,
-		      .form = RMX_ELEMENTS,
-		      .kind = RMAEXT_PUT,
 		      .token = "it never comes",
-		      .count = 1,
-		      .unit = 8},
+		      .count = 1},
+		.it = {.form = RMX_ELEMENTS, .count = 1, .unit = 8},
 	};
 	rmaext_peer *peer;
 	char address[256];
@@ -162,14 +161,15 @@ static void malformed(void)
 	OK(add(p.r.window, 0, 0));
 	good = (struct message){
 		.q = {.magic = RMX_REQUEST,
-		      .form = RMX_ELEMENTS,
-		      .kind = RMAEXT_UPDATE,
-		      .op = RMAEXT_SUM,
-		      .type = RMAEXT_UINT64,
 		      .id = 4000,
 		      .name = p.r.origin->am->name,
-		      .count = 2,
-		      .unit = 8},
+		      .count = 1},
+		.it = {.form = RMX_ELEMENTS,
+		       .kind = RMAEXT_UPDATE,
+		       .op = RMAEXT_SUM,
+		       .type = RMAEXT_UINT64,
+		       .count = 2,
+		       .unit = 8},
 		.offsets = {8, 16},
 		.values = {5, 6},
 	};
@@ -197,28 +197,40 @@ static void malformed(void)
 	BAD(len, m.q.magic = RMX_REPLY);
 	BAD(len, m.q.magic = RMX_REPLY; m.q.id = 0);
 	BAD(len, m.q.magic = RMX_REPLY; m.q.id = UINT64_MAX);
-	BAD(len, m.q.form = 0);
-	BAD(len, m.q.form = RMX_RANGES);
-	BAD(len, m.q.form = 3);
-	BAD(len, m.q.kind = 4);
-	BAD(len, m.q.kind = 255);
-	BAD(len, m.q.kind = RMAEXT_GET);
-	BAD(len, m.q.type = RMAEXT_LONG_DOUBLE);
-	BAD(len, m.q.type = 255);
-	BAD(len, m.q.type = RMAEXT_INT32);
-	BAD(len, m.q.form = RMX_LOOPS);
-	BAD(len, m.q.form = 4);
+	BAD(len, m.it.form = 0);
+	BAD(len, m.it.form = RMX_ROW);
+	BAD(len, m.it.form = 3);
+	BAD(len, m.it.kind = 4);
+	BAD(len, m.it.kind = 255);
+	BAD(len, m.it.kind = RMAEXT_GET);
+	BAD(len, m.it.type = RMAEXT_LONG_DOUBLE);
+	BAD(len, m.it.type = 255);
+	BAD(len, m.it.type = RMAEXT_INT32);
+	BAD(len, m.it.form = RMX_LOOPS);
+	BAD(len, m.it.form = 4);
+	BAD(len, m.it.count = 0);
+	BAD(len, m.it.count = 1);
+	BAD(len, m.it.count = 3);
+	BAD(len, m.it.count = UINT64_MAX);
+	BAD(len, m.it.kind = RMAEXT_PUT; m.it.count = 0x10000000;
+	    m.it.unit = 8);
+	BAD(len, m.it.kind = RMAEXT_PUT; m.it.unit = 0);
+	BAD(len, m.it.kind = RMAEXT_PUT; m.it.unit = 9);
+	BAD(len, m.it.kind = RMAEXT_PUT; m.it.unit = UINT32_MAX - 7);
+	BAD(len, m.it.kind = RMAEXT_PUT; m.it.unit = 1u << 31);
+	BAD(len - 16, m.it.kind = RMAEXT_GET; m.it.unit = RMX_MESSAGE);
+	BAD(len - 16, m.it.kind = RMAEXT_GET; m.it.unit = UINT32_MAX / 2);
+	BAD(len, m.it.kind = RMAEXT_PUT; m.it.flags = RMX_WITH_FETCH);
+	BAD(len, m.it.op = RMAEXT_CSWAP);
+	BAD(len, m.it.op = RMAEXT_NO_OP);
+	BAD(len, m.it.offset = 8);
+	BAD(len, m.it.slot = 1);
+	BAD(len, m.it.zero[0] = 1);
+	BAD(len, m.it.flags = RMX_WITH_NOTIFY);
+	BAD(len, m.it.flags = 4);
 	BAD(len, m.q.count = 0);
-	BAD(len, m.q.count = 1);
-	BAD(len, m.q.count = 3);
+	BAD(len, m.q.count = 2);
 	BAD(len, m.q.count = UINT32_MAX);
-	BAD(len, m.q.kind = RMAEXT_PUT; m.q.count = 0x10000000; m.q.unit = 8);
-	BAD(len, m.q.kind = RMAEXT_PUT; m.q.unit = 0);
-	BAD(len, m.q.kind = RMAEXT_PUT; m.q.unit = 9);
-	BAD(len, m.q.kind = RMAEXT_PUT; m.q.unit = UINT64_MAX - 7);
-	BAD(len, m.q.kind = RMAEXT_PUT; m.q.unit = (uint64_t)1 << 63);
-	BAD(len - 16, m.q.kind = RMAEXT_GET; m.q.unit = RMX_MESSAGE);
-	BAD(len - 16, m.q.kind = RMAEXT_GET; m.q.unit = UINT64_MAX / 2);
 	BAD(len, m.q.rank = 1);
 	BAD(len, m.q.rank = UINT32_MAX);
 	BAD(len, m.offsets[1] = SIZE);
@@ -232,12 +244,12 @@ static void malformed(void)
 	BAD(len, memset(m.q.token, 0, sizeof(m.q.token)));
 	/* one loop of two turns: first, start, count, step; and two values */
 	loops = good;
-	loops.q.form = RMX_LOOPS;
+	loops.it.form = RMX_LOOPS;
 	memcpy(loops.offsets, (uint64_t[]){1, 8, 0, 2, 8, 5, 6}, 7 * 8);
 	BAD(len + 24, m = loops; m.offsets[0] = 0);
 	BAD(len + 24, m = loops; m.offsets[0] = 2);
 	BAD(len + 24, m = loops; m.offsets[0] = UINT64_MAX);
-	BAD(len + 24, m = loops; m.q.count = 3);
+	BAD(len + 24, m = loops; m.it.count = 3);
 	BAD(len + 32, m = loops);
 	BAD(len + 16, m = loops);
 	BAD(len + 24, m = loops; m.offsets[1] = SIZE);
@@ -248,9 +260,10 @@ static void malformed(void)
 	BAD(len + 24, m = loops; m.values[1] = 0);
 	BAD(len + 24, m = loops; *(uint64_t *)(void *)m.more = SIZE - 8);
 	BAD(len + 24, m = loops; *(uint64_t *)(void *)m.more = (uint64_t)-16);
-	for (int i = 0; i < 300; i++) /* any byte of the header but the token */
+	for (int i = 0; i < 300; i++) /* any byte of both but the token */
 		BAD(len, {
-			const size_t at = (noise(&seed) >> 8) % sizeof(m.q);
+			const size_t at = (noise(&seed) >> 8) %
+					  offsetof(struct message, offsets);
 
 			memset(m.q.token, (int)(seed >> 24) | 1,
 			       sizeof(m.q.token));
@@ -296,19 +309,19 @@ static void oversize(void)
 	pair_close(&p);
 }
 
-/* A range by hand, or two. */
-struct two_ranges {
+/* Two rows by hand. */
+struct two_rows {
 	struct rmx_request_header q;
-	struct rmx_range one;
+	struct rmx_item one;
 	uint64_t first[2];
-	struct rmx_range two;
+	struct rmx_item two;
 	uint64_t second[2];
 	char more[64];
 };
 
-static void malformed_ranges(void)
+static void malformed_rows(void)
 {
-	static struct two_ranges m, good;
+	static struct two_rows m, good;
 	struct rmx_control_block *block = block_new();
 	struct pair p;
 	uint64_t *cells;
@@ -318,29 +331,29 @@ static void malformed_ranges(void)
 	block_give(p.there, block);
 	cells = (uint64_t *)p.r.window_memory;
 	OK(add(p.r.window, 0, 0));
-	good = (struct two_ranges){
+	good = (struct two_rows){
 		.q = {.magic = RMX_REQUEST,
-		      .form = RMX_RANGES,
 		      .id = 4000,
 		      .name = p.r.origin->am->name,
 		      .count = 2},
 		.one = {.offset = 8,
 			.count = 2,
 			.unit = 8,
-			.kind = RMX_UPDATE,
+			.form = RMX_ROW,
+			.kind = RMAEXT_UPDATE,
 			.op = RMAEXT_SUM,
 			.type = RMAEXT_UINT64},
 		.first = {5, 6},
 		.two = {.offset = 24,
 			.count = 16,
 			.unit = 1,
-			.kind = RMX_MESSAGE_PUT,
+			.form = RMX_ROW,
 			.flags = RMX_WITH_NOTIFY,
 			.slot = 7},
 		.second = {7, 8},
 	};
 	memcpy(good.q.token, secret, sizeof(secret));
-	const size_t len = offsetof(struct two_ranges, more);
+	const size_t len = offsetof(struct two_rows, more);
 
 #undef BAD
 #define BAD(length, ...)                              \
@@ -362,13 +375,13 @@ static void malformed_ranges(void)
 	BAD(len, m.q.count = 1);
 	BAD(len, m.q.count = 3);
 	BAD(len, m.q.count = UINT32_MAX);
-	BAD(len, m.q.kind = 1);
-	BAD(len, m.q.type = 1);
-	BAD(len, m.q.unit = 8);
-	BAD(len, m.q.op = 1);
-	BAD(len, m.q.form = RMX_ELEMENTS);
-	BAD(len, m.one.kind = RMX_PUT);
-	BAD(len, m.one.kind = RMX_GET);
+	BAD(len, m.one.form = 0);
+	BAD(len, m.one.form = RMX_ELEMENTS);
+	BAD(len, m.one.form = RMX_LOOPS);
+	BAD(len, m.one.form = 4);
+	BAD(len, m.one.kind = RMAEXT_PUT);
+	BAD(len, m.one.kind = RMAEXT_GET);
+	BAD(len, m.one.kind = 3);
 	BAD(len, m.one.kind = 200);
 	BAD(len, m.one.op = RMAEXT_MAXLOC);
 	BAD(len, m.one.op = 255);
@@ -381,7 +394,7 @@ static void malformed_ranges(void)
 	BAD(len, m.one.flags = RMX_WITH_NOTIFY);
 	BAD(len, m.one.flags = 4);
 	BAD(len, m.one.slot = 1);
-	BAD(len, m.one.zero[2] = 1);
+	BAD(len, m.one.zero[4] = 1);
 	BAD(len, m.one.unit = 0);
 	BAD(len, m.one.unit = 16; m.one.count = 1);
 	BAD(len, m.one.count = 0);
@@ -404,7 +417,7 @@ static void malformed_ranges(void)
 	BAD(len - 16, m.one.op = RMAEXT_NO_OP; m.one.flags = RMX_WITH_FETCH;
 	    m.one.type = RMAEXT_UINT8; m.one.unit = 1;
 	    m.one.count = UINT64_MAX);
-	for (int i = 0; i < 300; i++) /* of either range */
+	for (int i = 0; i < 300; i++) /* of either row */
 		BAD(len, {
 			const size_t at = (noise(&seed) >> 8) % sizeof(m.two);
 			char *it = (char *)(seed & 0x80 ? &m.one : &m.two);
@@ -498,7 +511,7 @@ const struct test tests[] = {
 	{"many_early", many_early, NULL, NULL},
 	{"malformed", malformed, NULL, NULL},
 	{"oversize", oversize, NULL, NULL},
-	{"malformed_ranges", malformed_ranges, NULL, NULL},
+	{"malformed_rows", malformed_rows, NULL, NULL},
 	{"refused_updates", refused_updates, NULL, NULL},
 	{"early_updates", early_updates, NULL, NULL},
 	{0},

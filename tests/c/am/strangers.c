@@ -68,7 +68,7 @@ static struct sockaddr_in address_of(const struct attack *a, unsigned int port)
 static void introduction_send(struct attack *a, unsigned int port)
 {
 	static char message[8192][sizeof(struct rmx_request_header) +
-				  sizeof(struct rmx_range) +
+				  sizeof(struct rmx_item) +
 				  sizeof(struct rmx_introduction)];
 	static unsigned int count;
 	const struct sockaddr_in address = address_of(a, port);
@@ -77,10 +77,9 @@ static void introduction_send(struct attack *a, unsigned int port)
 		.name = rmx_name(&address, sizeof(address)),
 		.rank = UINT32_MAX,
 		.count = 1,
-		.form = RMX_RANGES,
 		.sender = RMX_WITH_INTRODUCTION,
 	};
-	const struct rmx_range range = {.unit = 1, .kind = RMX_MESSAGE_PUT};
+	const struct rmx_item row = {.unit = 1, .form = RMX_ROW};
 	struct rmx_introduction introduction = {.len = sizeof(address)};
 	char *at = message[count++ % COUNT(message)];
 	ssize_t ret;
@@ -89,8 +88,8 @@ static void introduction_send(struct attack *a, unsigned int port)
 	memcpy(introduction.secret, secret, sizeof(introduction.secret));
 	memcpy(introduction.address, &address, sizeof(address));
 	memcpy(at, &q, sizeof(q));
-	memcpy(at + sizeof(q), &range, sizeof(range));
-	memcpy(at + sizeof(q) + sizeof(range), &introduction,
+	memcpy(at + sizeof(q), &row, sizeof(row));
+	memcpy(at + sizeof(q) + sizeof(row), &introduction,
 	       sizeof(introduction));
 	for (int64_t end = now() + 5 * SECOND;;) {
 		ret = fi_send(a->attacker->endpoint->ep, at, sizeof(message[0]),

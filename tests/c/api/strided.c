@@ -351,7 +351,7 @@ static void rows(rmaext_window *w, const struct rig *r, uint64_t unit)
 /* Rows that fill a message, with or without what tells where they are. */
 static void long_rows(void)
 {
-	const uint64_t room = RMX_MESSAGE - sizeof(struct rmx_request_header);
+	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
 	struct rmaext_neighbour self = {.pid = getpid(), .refuses = true};
 	rmaext_window *w;
 	struct pair pair;

@@ -186,7 +186,7 @@ static void ranges(void)
 		.value_step = 2,
 	};
 
-	EQUAL(rmx_places_form(&p, ROOM), RMX_RANGES);
+	EQUAL(rmx_places_form(&p, ROOM), RMX_ROW);
 	for (uint64_t i = 0; i < p.count; i++) {
 		const struct rmx_piece it = rmx_place_at(&p, i);
 
