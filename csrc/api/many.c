@@ -212,17 +212,20 @@ static int target_begin_long(struct rmx_many *b, struct rmx_per_target *it,
 			*len_p += place.len;
 			continue;
 		}
-		ret = rmx_move_new(b->window,
-				   &(struct rmaext_call){
-					   .kind = b->kind,
-					   .rank = it->rank,
-					   .offset = at,
-					   .operand = place.value,
-					   .result = place.result,
-					   .count = place.len,
-				   },
-				   &op);
-		ret = ret ? ret : rmx_siblings_begin(b->siblings, op);
+		ret = rmx_move_new(
+			b->window,
+			&(struct rmaext_call){
+				.kind = b->kind,
+				.rank = it->rank,
+				.offset = at,
+				.operand = place.value,
+				.result = place.result,
+				.count = place.len,
+				.ended = rmx_siblings_ended(b->siblings),
+			},
+			&op);
+		if (!ret)
+			rmx_siblings_begin(b->siblings, op);
 	}
 	return ret;
 }
@@ -247,6 +250,7 @@ static int target_begin(struct rmx_many *b, struct rmx_per_target *it)
 			.rank = it->rank,
 			.result = b->results,
 			.count = rmx_updates(b) ? len / b->unit : len,
+			.ended = rmx_siblings_ended(b->siblings),
 		},
 		false, 0, &op);
 	if (ret)
@@ -254,7 +258,8 @@ static int target_begin(struct rmx_many *b, struct rmx_per_target *it)
 	op->places = &it->places;
 	/* who waits for it always learns of its failure, and no flush does */
 	op->told = !b->copies;
-	return rmx_siblings_begin(b->siblings, op);
+	rmx_siblings_begin(b->siblings, op);
+	return 0;
 }
 
 static int per_target_begin(struct rmx_many *b)

@@ -55,10 +55,9 @@ static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
 	 */
 	const bool copy = len <= RMX_COPY_MAX && len <= w->fabric->limits.chunk;
 	struct rmx_op *op;
-	int ret =
-		copy ? rmx_op_new(w, c->rank, RMX_PUT, c->offset, len, len, &op)
-		     : rmx_op_over(w, c->rank, RMX_PUT, c->offset, c->operand,
-				   len, 0, &op);
+	int ret = copy ? rmx_op_new(w, c->rank, RMX_PUT, c->offset, len, len,
+				    NULL, &op)
+		       : rmx_op_over(w, c, 0, &op);
 
 	if (ret)
 		return ret;
@@ -100,7 +99,7 @@ int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
 	ret = rmx_move_new(w, c, &op);
 	if (ret)
 		return ret;
-	return c->ended ? rmx_begin(op, c->ended, op_p) : rmx_op_run(op, op_p);
+	return c->ended ? rmx_begin(op, op_p) : rmx_op_run(op, op_p);
 }
 
 int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
@@ -119,7 +118,7 @@ int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
 	if (rmx_target_of(w, rank)->size < least)
 		goto leave;
 	/* the bytes are read to where a copy would lie, and ignored */
-	ret = rmx_op_new(w, rank, RMX_GET, 0, least, least, &op);
+	ret = rmx_op_new(w, rank, RMX_GET, 0, least, least, NULL, &op);
 	if (!ret)
 		ret = rmx_op_begin(op, op_p);
 leave:

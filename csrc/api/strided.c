@@ -31,12 +31,6 @@ int rmx_strides_check(const struct rmx_strides *s,
 			 access);
 }
 
-static char *own_memory(const struct rmaext_call *c)
-{
-	return c->kind == RMAEXT_PUT ? (char *)(uintptr_t)c->operand
-				     : c->result;
-}
-
 /* Room for the loops of an operation, as its places. */
 static size_t loops_bytes(const struct rmx_strides *s)
 {
@@ -69,11 +63,8 @@ static struct rmx_places *loops_copy(void *room, const struct rmx_strides *s,
 static int strided_post(struct rmaext_window *w, const struct rmaext_call *c,
 			const struct rmx_strides *s, struct rmaext_op **op_p)
 {
-	const bool put = c->kind == RMAEXT_PUT;
 	struct rmx_op *op;
-	int ret = rmx_op_over(w, c->rank, put ? RMX_PUT : RMX_GET, c->offset,
-			      own_memory(c), s->run * s->runs, loops_bytes(s),
-			      &op);
+	int ret = rmx_op_over(w, c, loops_bytes(s), &op);
 
 	if (ret)
 		return ret;
@@ -86,14 +77,11 @@ static int strided_send(struct rmaext_window *w, const struct rmaext_call *c,
 			const struct rmx_strides *s, struct rmaext_op **op_p)
 {
 	const bool put = c->kind == RMAEXT_PUT;
-	struct rmaext_call all = *c;
 	struct rmx_op *op;
-	int ret;
+	int ret = rmx_message_op(
+		w, c, put && c->count <= RMX_COPY_MAX && !w->is_client,
+		loops_bytes(s), &op);
 
-	all.count = s->run * s->runs;
-	ret = rmx_message_op(w, &all,
-			     put && all.count <= RMX_COPY_MAX && !w->is_client,
-			     loops_bytes(s), &op);
 	if (ret)
 		return ret;
 	op->places = loops_copy(rmx_op_payload(op), s, op->offset,
@@ -124,10 +112,12 @@ static int strided_run(struct rmaext_window *w, const struct rmaext_call *c,
 	const bool put = c->kind == RMAEXT_PUT;
 
 	if (t->route == RMAEXT_DIRECT) {
-		rmx_strides_copy(s, put, t->map + c->offset, own_memory(c));
+		rmx_strides_copy(s, put, t->map + c->offset,
+				 put ? (char *)(uintptr_t)c->operand
+				     : c->result);
 		rmx_count_direct(&w->tally, c->rank,
 				 rmx_counted_as(c->kind, false), c->offset,
-				 s->run * s->runs, false);
+				 c->count, false);
 		return 0;
 	}
 	if (c->part->locals)
@@ -158,11 +148,11 @@ int rmx_strided_start(struct rmaext_window *w, const struct rmaext_call *c,
 		return rmx_fail(-FI_EOPNOTSUPP, c->rank, call,
 				"a dynamic window is no array: put or get at "
 				"an address");
-	whole.count = s.run;
+	whole.count = s.run * s.runs;
 	if (s.runs && !s.ndim)
 		return rmx_move_start(w, &whole, op_p);
 	ret = rmx_strides_check(&s, w, call, c->rank, c->offset,
 				c->kind == RMAEXT_PUT ? RMAEXT_WRITE
 						      : RMAEXT_READ);
-	return ret || !s.runs ? ret : strided_run(w, c, &s, op_p);
+	return ret || !s.runs ? ret : strided_run(w, &whole, &s, op_p);
 }

@@ -18,38 +18,27 @@ static const struct rmx_life op_life;
 
 /* -- begin */
 
-/* Hands it over; *ended is set when it ends, maybe before this returns. */
-static void op_begin(struct rmx_op *op, int *ended, struct rmaext_op **op_p)
+int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p)
 {
-	op->ended = ended;
+	if (!op->ended)
+		op->ended = &op->over;
 	op->owned.life = &op_life;
 	atomic_store(&op->open, 1);
 	*op_p = &op->owned;
 	if (rmx_is_message(op)) {
 		op->fabric->hooks->send(&op); /* counts it in pending */
-		return;
+	} else {
+		rmx_pending_add(op);
+		rmx_op_post(op);
 	}
-	rmx_pending_add(op);
-	rmx_op_post(op);
+	return RMAEXT_PENDING;
 }
 
-int rmx_begin(struct rmx_op *op, int *ended, struct rmaext_op **op_p)
+int rmx_begin(struct rmx_op *op, struct rmaext_op **op_p)
 {
-	const int64_t rank = op->rank;
-
-	op = rmx_op_apart(op);
-	if (!op)
-		return rmx_fail(-FI_ENOMEM, rank, "malloc", "request");
 	rmx_op_note(op);
 	rmx_op_count(op);
-	op_begin(op, ended, op_p);
-	return RMAEXT_PENDING;
-}
-
-int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p)
-{
-	op_begin(op, &op->over, op_p);
-	return RMAEXT_PENDING;
+	return rmx_op_begin(op, op_p);
 }
 
 /* -- copies */
@@ -230,7 +219,7 @@ int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p)
 			return ret;
 		op->buffered = false;
 	}
-	op_begin(op, &op->over, op_p);
+	rmx_op_begin(op, op_p);
 	if (rmx_op_has_ended(op)) {
 		ret = rmx_op_report(op);
 		rmx_now_out(op->window->tally.id, ret, false);

@@ -33,7 +33,7 @@ char *rmx_op_payload(struct rmx_op *op)
 }
 
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
-	       uint64_t offset, uint64_t len, size_t payload,
+	       uint64_t offset, uint64_t len, size_t payload, int *ended,
 	       struct rmx_op **op_p)
 {
 	struct rmaext_window *root = window->root;
@@ -53,7 +53,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		return ret;
 	if (!rmx_peer_of(root, rank))
 		return rmx_peer_missing(root->members, rank, "operation");
-	if (payload <= RMX_INLINE)
+	if (payload <= RMX_INLINE && !ended)
 		context = rmx_context_take(f, target->member->peer);
 	if (context)
 		desc = f->transfers->region.desc;
@@ -66,6 +66,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	op->timeout = window->timeout;
 	op->target = target;
 	op->context = context;
+	op->ended = ended;
 	op->rank = rank;
 	op->kind = kind;
 	op->offset = window->first + offset;
@@ -88,7 +89,7 @@ int rmx_message_op(struct rmaext_window *w, const struct rmaext_call *c,
 	const uint64_t len = c->count * unit;
 	struct rmx_op *op;
 	int ret = rmx_op_new(w, c->rank, RMX_BY_MESSAGE + c->kind, c->offset,
-			     len, room + (copy ? len : 0), &op);
+			     len, room + (copy ? len : 0), c->ended, &op);
 
 	if (ret)
 		return ret;
@@ -106,12 +107,13 @@ int rmx_message_op(struct rmaext_window *w, const struct rmaext_call *c,
 	return 0;
 }
 
-int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
-		uint64_t offset, const void *buf, uint64_t len, size_t room,
-		struct rmx_op **op_p)
+int rmx_op_over(struct rmaext_window *w, const struct rmaext_call *c,
+		size_t room, struct rmx_op **op_p)
 {
 	struct rmaext_fabric *f = w->fabric;
-	const bool demanded = f->limits.registers, get = kind == RMX_GET;
+	const bool demanded = f->limits.registers, get = c->kind == RMAEXT_GET;
+	const void *buf = get ? c->result : c->operand;
+	const uint64_t len = c->count;
 	const size_t before = (room + 15) & ~(size_t)15;
 	const bool copy =
 		demanded && len <= RMX_COPY_MAX &&
@@ -123,8 +125,9 @@ int rmx_op_over(struct rmaext_window *w, int64_t rank, enum rmx_kind kind,
 	if (demanded && !copy)
 		ret = rmx_cache_get(f, buf, len, get, &origin);
 	if (!ret)
-		ret = rmx_op_new(w, rank, kind, offset, len,
-				 copy ? before + len : room, &op);
+		ret = rmx_op_new(w, c->rank, (enum rmx_kind)c->kind, c->offset,
+				 len, copy ? before + len : room, c->ended,
+				 &op);
 	if (ret) {
 		if (origin)
 			rmx_cache_put(f, origin);
@@ -165,32 +168,6 @@ void rmx_op_dispose(struct rmx_op *op)
 		rmx_bounce_give(op->fabric, op);
 	else
 		free(op);
-}
-
-struct rmx_op *rmx_op_apart(struct rmx_op *op)
-{
-	/* with a copy, op->local points into it; nothing else does */
-	const uint64_t payload = op->desc && !op->registered ? op->len : 0;
-	struct rmx_op *it;
-	void *desc = NULL;
-
-	if (!op->context)
-		return op;
-	it = op_alloc(op->fabric, payload, &desc);
-	if (it) {
-		memcpy(it, op, sizeof(*it));
-		it->context = NULL;
-		it->bounce = op_fits_bounce(op->fabric, payload);
-	}
-	if (it && payload) {
-		it->desc = desc;
-		it->local = rmx_op_payload(it);
-		memcpy(it->local, op->local, payload);
-	}
-	if (!it)
-		rmx_op_let_go(op);
-	rmx_context_give(op->fabric, op->target->member->peer, op->context);
-	return it;
 }
 
 unsigned int rmx_op_counts_as(const struct rmx_op *op)

@@ -186,22 +186,21 @@ unsigned int rmx_contexts_in_flight(const struct rmaext_fabric *fabric);
 
 /*
  * operation.c: make an operation on checked places, with room for `payload`
- * bytes at rmx_op_payload(); op->local is that room if there is any. The caller
- * is inside the window and becomes the owner. Returns 0 or -fi_errno with a
- * record.
+ * bytes at rmx_op_payload(); op->local is that room if there is any. `ended` is
+ * a request's, which does not lie in a context; else NULL. The caller is inside
+ * the window and becomes the owner. Returns 0 or -fi_errno with a record.
  */
 int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
-	       uint64_t offset, uint64_t len, size_t payload,
+	       uint64_t offset, uint64_t len, size_t payload, int *ended,
 	       struct rmx_op **op_p);
 /*
- * The same of a put or get whose origin buffer is buf. Where the provider
- * demands registered memory, op->local is a registered copy of a short buf, and
- * a longer buf is registered until the operation lets go of it. The caller may
- * use `room` bytes at rmx_op_payload().
+ * The same of a put or get by the NIC. Where the provider demands registered
+ * memory, op->local is a registered copy of a short origin buffer, and a longer
+ * one is registered until the operation lets go of it. The caller may use
+ * `room` bytes at rmx_op_payload().
  */
-int rmx_op_over(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
-		uint64_t offset, const void *buf, uint64_t len, size_t room,
-		struct rmx_op **op_p);
+int rmx_op_over(struct rmaext_window *window, const struct rmaext_call *call,
+		size_t room, struct rmx_op **op_p);
 /*
  * The same of a call that goes as messages. copy: what it sends is copied, so
  * that nobody has to wait for it.
@@ -217,11 +216,6 @@ char *rmx_op_payload(struct rmx_op *op);
 void rmx_op_free(struct rmx_op *op);
 void rmx_op_let_go(struct rmx_op *op);
 void rmx_op_dispose(struct rmx_op *op);
-/*
- * Moves a new operation out of its context, if it lies in one, and returns it.
- * NULL: there is no memory, and the operation is gone. No error record.
- */
-struct rmx_op *rmx_op_apart(struct rmx_op *op);
 static inline bool rmx_is_message(const struct rmx_op *op)
 {
 	return op->kind >= RMX_BY_MESSAGE;
@@ -362,12 +356,11 @@ void rmx_op_told(struct rmx_op *op);
 /*
  * life.c: the callers are inside the window, but for those of wait and release.
  *
- * begin makes a request of a new operation without a payload other than a copy,
- * and begins it. Returns RMAEXT_PENDING with *op_p, or -FI_ENOMEM with a record
- * and the operation gone; *ended is set when it ends, maybe before this
- * returns. The caller may have set op->siblings.
+ * begin begins a request. Returns RMAEXT_PENDING with *op_p; *op->ended is set
+ * when it ends, maybe before this returns. The caller may have set
+ * op->siblings.
  */
-int rmx_begin(struct rmx_op *op, int *ended, struct rmaext_op **op_p);
+int rmx_begin(struct rmx_op *op, struct rmaext_op **op_p);
 /*
  * Begins a new operation and waits for one slice. 0: it has ended, or is a copy
  * that others complete, and it is gone. Else the code: with *op_p set, as it is

@@ -63,7 +63,5 @@ int rmx_move_new(struct rmaext_window *w, const struct rmaext_call *c,
 {
 	if (rmx_by_message(w, rmx_target_of(w, c->rank), c->count))
 		return rmx_message_op(w, c, false, 0, op_p);
-	return rmx_op_over(w, c->rank, (enum rmx_kind)c->kind, c->offset,
-			   c->kind == RMAEXT_PUT ? c->operand : c->result,
-			   c->count, 0, op_p);
+	return rmx_op_over(w, c, 0, op_p);
 }

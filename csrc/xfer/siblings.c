@@ -28,22 +28,14 @@ struct rmx_siblings *rmx_siblings_new(uint64_t members, int *ended)
 	return g;
 }
 
-int rmx_siblings_begin(struct rmx_siblings *g, struct rmx_op *op)
+void rmx_siblings_begin(struct rmx_siblings *g, struct rmx_op *op)
 {
-	struct rmx_sibling *m = &g->of[g->count];
 	struct rmaext_op *owned;
-	int ret;
 
 	op->siblings = g;
 	atomic_fetch_add(&g->left, 1);
-	ret = rmx_begin(op, &m->ended, &owned);
-	if (ret != RMAEXT_PENDING) {
-		rmx_sibling_ended(g);
-		return ret;
-	}
-	m->op = rmx_op_of(owned);
-	g->count++;
-	return 0;
+	g->of[g->count++].op = op;
+	rmx_begin(op, &owned);
 }
 
 /* Goes past those that have ended well; returns the next, or NULL. */

@@ -38,11 +38,12 @@ static inline void rmx_siblings_begun(struct rmx_siblings *siblings)
 {
 	rmx_sibling_ended(siblings);
 }
-/*
- * Begins a new operation as the next member; 0, or -FI_ENOMEM with a record and
- * the operation gone.
- */
-int rmx_siblings_begin(struct rmx_siblings *siblings, struct rmx_op *op);
+/* What a new operation is to set as the next member, and how it begins. */
+static inline int *rmx_siblings_ended(struct rmx_siblings *siblings)
+{
+	return &siblings->of[siblings->count].ended;
+}
+void rmx_siblings_begin(struct rmx_siblings *siblings, struct rmx_op *op);
 /*
  * Waits until all members have ended, or one has failed, or the time `until`.
  * Returns 0, the error with a record, or RMAEXT_PENDING.
