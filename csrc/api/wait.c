@@ -128,25 +128,10 @@ static bool condition_look(const void *at, struct rmaext_condition *c)
 
 static size_t condition_unit(int type)
 {
-	switch (type) {
-	case RMAEXT_INT8:
-	case RMAEXT_UINT8:
-	case RMAEXT_BOOL:
-		return 1;
-	case RMAEXT_INT16:
-	case RMAEXT_UINT16:
-	case RMAEXT_HALF:
-		return 2;
-	case RMAEXT_INT32:
-	case RMAEXT_UINT32:
-	case RMAEXT_FLOAT:
-		return 4;
-	case RMAEXT_INT64:
-	case RMAEXT_UINT64:
-	case RMAEXT_DOUBLE:
-		return 8;
-	}
-	return 0;
+	const bool known = type <= RMAEXT_DOUBLE || type == RMAEXT_BOOL ||
+			   type == RMAEXT_HALF;
+
+	return known ? rmx_unit_of(type) : 0;
 }
 
 static bool watch_holds(const struct watch *w)

@@ -9,10 +9,6 @@
 
 #include <string.h>
 
-#define EACH for (size_t k = 0; k < n; k++)
-#define VALUE (values + k * step)
-#define RESULT (results + k * unit)
-
 static bool cells_aligned(size_t unit, void *const *cells, size_t n)
 {
 	uintptr_t low = 0;
@@ -20,47 +16,6 @@ static bool cells_aligned(size_t unit, void *const *cells, size_t n)
 	for (size_t k = 0; k < n; k++)
 		low |= (uintptr_t)cells[k];
 	return !(low & (unit - 1));
-}
-
-static void cells_put(size_t unit, void *const *cells, size_t n,
-		      const char *values, size_t step)
-{
-	switch (unit <= 8 && cells_aligned(unit, cells, n) ? unit : 0) {
-	case 1:
-		EACH rmx_put_uint8_t(cells[k], VALUE, NULL);
-		break;
-	case 2:
-		EACH rmx_put_uint16_t(cells[k], VALUE, NULL);
-		break;
-	case 4:
-		EACH rmx_put_uint32_t(cells[k], VALUE, NULL);
-		break;
-	case 8:
-		EACH rmx_put_uint64_t(cells[k], VALUE, NULL);
-		break;
-	default:
-		EACH memcpy(cells[k], VALUE, unit);
-	}
-}
-
-static void cells_get(size_t unit, void *const *cells, size_t n, char *results)
-{
-	switch (unit <= 8 && cells_aligned(unit, cells, n) ? unit : 0) {
-	case 1:
-		EACH rmx_get_uint8_t(cells[k], NULL, RESULT);
-		break;
-	case 2:
-		EACH rmx_get_uint16_t(cells[k], NULL, RESULT);
-		break;
-	case 4:
-		EACH rmx_get_uint32_t(cells[k], NULL, RESULT);
-		break;
-	case 8:
-		EACH rmx_get_uint64_t(cells[k], NULL, RESULT);
-		break;
-	default:
-		EACH memcpy(RESULT, cells[k], unit);
-	}
 }
 
 bool rmx_cells_valid(int kind, int op, int type, size_t unit)
@@ -82,11 +37,33 @@ int rmx_cells_access(int kind, int op, bool fetch)
 	return kind == RMAEXT_GET ? RMAEXT_READ : RMAEXT_WRITE;
 }
 
+#define VALUE (values + k * step)
+#define RESULT (results + k * unit)
+#define EACH(put, get)                                 \
+	do {                                           \
+		if (kind == RMAEXT_PUT)                \
+			for (size_t k = 0; k < n; k++) \
+				put;                   \
+		else                                   \
+			for (size_t k = 0; k < n; k++) \
+				get;                   \
+	} while (0)
+#define MOVE(type)                                            \
+	case sizeof(type):                                    \
+		EACH(rmx_put_##type(cells[k], VALUE, NULL),   \
+		     rmx_get_##type(cells[k], NULL, RESULT)); \
+		break
+
 void rmx_cells_move(int kind, size_t unit, void *const *cells, size_t n,
 		    const char *values, size_t step, char *results)
 {
-	if (kind == RMAEXT_PUT)
-		cells_put(unit, cells, n, values, step);
-	else
-		cells_get(unit, cells, n, results);
+	switch (unit <= 8 && cells_aligned(unit, cells, n) ? unit : 0) {
+		MOVE(uint8_t);
+		MOVE(uint16_t);
+		MOVE(uint32_t);
+		MOVE(uint64_t);
+	default:
+		EACH(memcpy(cells[k], VALUE, unit),
+		     memcpy(RESULT, cells[k], unit));
+	}
 }
