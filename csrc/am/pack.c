@@ -5,8 +5,6 @@
  */
 #include "am/pack.h"
 
-#define FEW 16u /* coalesced elements that may share a message */
-
 static struct rmx_request_header *header_of(struct rmx_send_buffer *buffer)
 {
 	return (struct rmx_request_header *)buffer->data;
@@ -176,10 +174,9 @@ static bool op_has_room(const struct rmx_send_buffer *buffer, size_t end,
 
 	if (!op->places)
 		return row_has_room(buffer, end, &s);
-	return op->places->count <= FEW &&
-	       RMX_ALIGNED(end) + sizeof(struct rmx_item) +
-			       op->places->count * each <=
-		       RMX_MESSAGE;
+	return RMX_ALIGNED(end) + sizeof(struct rmx_item) +
+		       op->places->count * each <=
+	       RMX_MESSAGE;
 }
 
 /* Only operations that the target accepts or refuses together. */
@@ -189,13 +186,6 @@ static bool ops_may_share(const struct rmx_op *op, const struct rmx_op *next)
 	       (!next->places || rmx_is_coalesced(next)) &&
 	       !rmx_op_is_announcement(op) && !rmx_op_is_announcement(next) &&
 	       !rmx_op_is_bulk(next);
-}
-
-/* A few coalesced ones go with other operations, if there are some. */
-static bool op_goes_alone(const struct rmx_op *op)
-{
-	return op->places &&
-	       !(rmx_is_coalesced(op) && op->next && op->places->count <= FEW);
 }
 
 /* -- parts of a bulk operation */
@@ -278,7 +268,7 @@ int rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *op,
 		.last = op,
 	};
 	buffer->bulk = rmx_op_is_bulk(op);
-	buffer->shared = buffer->bulk || op_goes_alone(op);
+	buffer->shared = buffer->bulk || (op->places && !rmx_is_coalesced(op));
 	if (buffer->bulk)
 		return part_pack(buffer, op, packed);
 	end = op_append(buffer, end, op);
