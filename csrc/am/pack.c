@@ -250,8 +250,10 @@ static int part_pack(struct rmx_send_buffer *buffer, const struct rmx_op *op,
 			iov->iov_len += s.values;
 		}
 	}
-	buffer->some.part = op->posted;
-	packed->part = s.values;
+	buffer->some = (struct rmx_some){
+		.part = op->posted,
+		.next_part = op->posted + s.values,
+	};
 	return 0;
 }
 

@@ -41,7 +41,6 @@ struct rmx_packed {
 	struct iovec iov[RMX_MESSAGE_PIECES];
 	size_t count;
 	struct rmx_op *last; /* of those in it, which follow one another */
-	uint64_t part;	     /* bytes of each operand, of a bulk operation */
 };
 
 /*

@@ -63,17 +63,21 @@ void rmx_op_unqueue(struct rmx_op *op)
 
 /* -- sending */
 
-/* Some places of the first operation are in a message now. */
+/* Some places of the first operation, or a part of it, are in a message now. */
 static void line_sent_some(const struct rmx_send_buffer *buffer)
 {
 	struct rmx_op *op = buffer->op;
+	struct rmx_places *p = op->places;
 
-	rmx_places_advance(op->places, &buffer->some);
 	op->flying++;
-	if (op->places->next < op->places->count)
-		return;
-	op->posted = op->len;
-	rmx_op_unqueue(op);
+	if (p)
+		rmx_places_advance(p, &buffer->some);
+	else
+		op->posted = buffer->some.next_part;
+	if (p ? p->next == p->count : op->posted == op->len) {
+		op->posted = op->len;
+		rmx_op_unqueue(op);
+	}
 }
 
 /*
@@ -93,17 +97,6 @@ static void line_sent_whole(struct rmaext_peer *peer,
 		op->flying = 1;
 		line_left(peer, op);
 	}
-}
-
-/* The next part of the first operation is in a message now. */
-static void line_sent_part(const struct rmx_send_buffer *buffer, uint64_t some)
-{
-	struct rmx_op *op = buffer->op;
-
-	op->posted += some;
-	op->flying++;
-	if (op->posted == op->len)
-		rmx_op_unqueue(op);
 }
 
 /* What may go with a message besides its operations; returns its length. */
@@ -161,9 +154,7 @@ static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
 	if (q->replies)
 		atomic_store(&f->am->deferred_to, NULL);
 	buffer->op = op;
-	if (buffer->bulk)
-		line_sent_part(buffer, packed.part);
-	else if (buffer->shared)
+	if (buffer->shared)
 		line_sent_some(buffer);
 	else
 		line_sent_whole(peer, buffer, packed.last);

@@ -174,8 +174,8 @@ FAULTS = [
     Fault(
         "a request in the backlog is not posted on",
         "xfer/post.c",
-        "		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)\n			return false;",
-        "		if (ret == -FI_ENOSPC || ret == -FI_EAGAIN)\n			return op->posted != 0;",
+        "ret == -FI_EBUSY)\n			return ret;",
+        "ret == -FI_EBUSY)\n			return op->posted ? 0 : ret;",
     ),
     Fault(
         "a flush is content with the round that it began in",
@@ -279,9 +279,9 @@ FAULTS = [
     Fault(
         "the end of a request that failed is not counted",
         "xfer/completion.c",
-        "	atomic_fetch_sub(&target->pending, share);\n	atomic_fetch_add",
+        "	rmx_pending_sub(target, share);\n	atomic_fetch_add",
         "	if (!atomic_load(&target->member->peer->gone))\n"
-        "		atomic_fetch_sub(&target->pending, share);\n	atomic_fetch_add",
+        "		rmx_pending_sub(target, share);\n	atomic_fetch_add",
     ),
     Fault(
         "an operation on many leaves what was sent when one fails",
