@@ -18,7 +18,7 @@ struct asked {
 	struct rmaext_places_call call;
 	rmaext_op *op;
 	int64_t bad;
-	int ended;
+	int ended, notify;
 	int64_t offsets[PLACES], counts[PLACES];
 };
 
@@ -40,6 +40,7 @@ static int ask(struct asked *a, rmaext_window *w, int kind, uint64_t unit,
 		.results = results,
 		.elements = elements,
 		.ended = &a->ended,
+		.notify = kind == RMAEXT_PUT ? a->notify : 0,
 	};
 	a->bad = -2;
 	return rmaext_start_many(w, &a->call, &a->op, &a->bad);
@@ -135,6 +136,49 @@ static void ranges_by_reads(void)
 static void ranges_dropped(void)
 {
 	ranges_with(LONG, false);
+}
+
+/*
+ * Ranges that notify go as messages, in order, however long they are: the
+ * longest take two, and one of no bytes is the last of all.
+ */
+static void ranges_notified(void)
+{
+	struct rmx_control_block *block = block_new();
+	struct asked *a = calloc(1, sizeof(*a));
+	char *values = malloc(BYTES), *memory;
+	uint32_t seed = 7;
+	struct pair p;
+
+	CHECK(a && values);
+	pair_open(&p, (struct rig_options){.size = BYTES, .no_progress = true});
+	block_give(p.there, block);
+	memory = p.r.window_memory;
+	serve_start(&p);
+	a->notify = 4;
+	for (int round = 0; round < 20; round++) {
+		uint64_t bytes = ranges_make(a, LONG, &seed), at = 0;
+
+		bytes -= (uint64_t)a->counts[PLACES - 1];
+		a->counts[PLACES - 1] = 0;
+		for (uint64_t i = 0; i < bytes; i++)
+			values[i] = (char)noise(&seed);
+		EQUAL(ask(a, p.r.window, RMAEXT_PUT, 1, PLACES, bytes, values,
+			  NULL),
+		      RMAEXT_PENDING);
+		OK(end(a));
+		EQUAL(block->notify[3], round + 1);
+		for (int i = 0; i < PLACES; i++) {
+			CHECK(!memcmp(memory + a->offsets[i], values + at,
+				      (size_t)a->counts[i]));
+			at += (uint64_t)a->counts[i];
+		}
+	}
+	serve_stop(&p);
+	pair_close(&p);
+	free(values);
+	free(block);
+	free(a);
 }
 
 /* One value for all places: of short elements, and of those that go alone. */
@@ -362,6 +406,7 @@ const struct test tests[] = {
 	{"ranges_by_messages", ranges_by_messages, NULL, NULL},
 	{"ranges_by_reads", ranges_by_reads, NULL, NULL},
 	{"ranges_dropped", ranges_dropped, NULL, NULL},
+	{"ranges_notified", ranges_notified, NULL, NULL},
 	{"one_value", one_value, NULL, NULL},
 	{"updates", updates, NULL, NULL},
 	{"refused", refused, NULL, NULL},
