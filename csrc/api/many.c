@@ -526,7 +526,8 @@ static struct rmx_many many_make(struct rmaext_window *w,
 	const bool update = c->kind == RMAEXT_UPDATE;
 	const uint64_t usual = w->stride ? w->stride : c->unit;
 	const uint64_t scale = c->scale ? c->scale : usual;
-	const size_t width = update ? rmx_operands(c->op) * c->unit : c->unit;
+	const bool swap = update && c->op == RMAEXT_CSWAP;
+	const size_t width = swap ? 2 * c->unit : c->unit;
 
 	return (struct rmx_many){
 		.window = w,
@@ -663,7 +664,7 @@ int rmx_many_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 	b->siblings = NULL; /* they own it, and not the other way round */
 	g->places = b;
 	g->dispose = many_dispose;
-	rmx_siblings_begun(g);
+	rmx_sibling_ended(g);
 	*op_p = &g->owned;
 	return ret ? ret : RMAEXT_PENDING;
 }

@@ -222,12 +222,6 @@ static inline bool rmx_update_valid(int op, int type)
 				  : rmx_element_of(op, type) != NULL;
 }
 
-/* How many elements are the value of one: with CSWAP, also what is compared. */
-static inline size_t rmx_operands(int op)
-{
-	return op == RMAEXT_CSWAP ? 2 : 1;
-}
-
 /* Returns the rights that a valid update needs at the target. */
 static inline int rmx_update_access(int op, bool fetch)
 {

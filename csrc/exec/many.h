@@ -160,18 +160,12 @@ static inline bool rmx_many_aligned(const struct rmx_many *b,
 				   b->scale % rmx_type_of(b->type).align == 0);
 }
 
-/* Does this CPU carry out operations of that kind on a rank? */
-static inline bool rmx_kind_is_local(const struct rmaext_window *w, int kind,
-				     int64_t rank)
-{
-	if (kind == RMAEXT_UPDATE)
-		return rmx_update_is_local(w, rank);
-	return rmx_target_of(w, rank)->route == RMAEXT_DIRECT;
-}
-
+/* Does this CPU carry it out on a rank? */
 static inline bool rmx_many_is_local(const struct rmx_many *b, int64_t rank)
 {
-	return rmx_kind_is_local(b->window, b->kind, rank);
+	if (rmx_updates(b))
+		return rmx_update_is_local(b->window, rank);
+	return rmx_target_of(b->window, rank)->route == RMAEXT_DIRECT;
 }
 
 /* -- many_direct.c */

@@ -28,16 +28,12 @@ struct rmx_siblings {
 /*
  * Returns siblings with room for so many members, none of which it has; or
  * NULL. *ended is set once all members have ended and the owner has said, by
- * one call of begun, that there are no more; it lives as long as they do.
- * Who does not need it gives NULL, and does not call begun.
+ * one call of rmx_sibling_ended(), that there are no more; it lives as long as
+ * they do. Who does not need it gives NULL, and does not say so.
  */
 struct rmx_siblings *rmx_siblings_new(uint64_t members, int *ended);
 /* One of them has ended, or who counts as one is done. */
 void rmx_sibling_ended(struct rmx_siblings *siblings);
-static inline void rmx_siblings_begun(struct rmx_siblings *siblings)
-{
-	rmx_sibling_ended(siblings);
-}
 /* What a new operation is to set as the next member, and how it begins. */
 static inline int *rmx_siblings_ended(struct rmx_siblings *siblings)
 {
