@@ -54,6 +54,17 @@ int rmx_many_start(struct rmaext_window *window,
 		   struct rmaext_op **op_p, int64_t *bad_p);
 
 /*
+ * many_check.c: check looks at all places. An error with a record; *bad_p is
+ * the place, if one is. own copies a request's arrays, which the caller may
+ * change after the call, and reads its counts; many->copies is the caller's to
+ * free. It returns as check.
+ */
+struct rmx_many;
+int rmx_many_check(struct rmx_many *many, int64_t *bad_p);
+int rmx_many_own(struct rmx_many *many, const struct rmaext_places_call *call,
+		 int64_t *bad_p);
+
+/*
  * many.c: the kernel copies the places of a put or get, which were checked, and
  * are from malloc(): they end with it. Returns as rmaext_start().
  */

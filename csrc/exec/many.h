@@ -16,6 +16,8 @@
 #include <string.h>
 
 #define RMX_PORTION ((uint64_t)1 << 18) /* elements of a block */
+/* bytes; a longer place of a request goes alone */
+#define RMX_LONG_PLACE ((uint64_t)8 << 10)
 #define RMX_ONLY_DIRECT (1u << RMAEXT_DIRECT)
 
 /* The elements of a block that go to one target: order[first..end). */
