@@ -441,11 +441,7 @@ struct rmaext_call {
 	int kind; /* RMAEXT_PUT, RMAEXT_GET, RMAEXT_UPDATE */
 	int op;	  /* of an update, RMAEXT_CSWAP included */
 	int type;
-	/*
-	 * 1 + the slot of the rank to count up once a put is there; 0: none. By
-	 * the fabric it takes RMAEXT_NOTIFY_MOST bytes at most: the caller puts
-	 * and flushes what is longer, and then notifies with 0 bytes.
-	 */
+	/* 1 + the slot of the rank to count up once a put is there; 0: none */
 	int notify;
 	int64_t rank;
 	uint64_t offset;     /* bytes */
@@ -462,7 +458,6 @@ struct rmaext_call {
 	 */
 	int *ended;
 };
-enum { RMAEXT_NOTIFY_MOST = 32 << 10 };
 
 /* MPI's levels of support for threads, by our own numbers. */
 enum {

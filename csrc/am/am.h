@@ -209,6 +209,12 @@ void rmx_message_done(struct rmx_am *am, struct rmx_send_buffer *buffer);
  * Takes am->lock.
  */
 enum rmx_step rmx_message_step(struct rmx_op **op_p);
+/*
+ * The hooks `notify` and `written`: a message waits in its peer's line until
+ * the bytes of its write are there. Both take am->lock.
+ */
+void rmx_note_join(struct rmx_op *write);
+bool rmx_note_release(struct rmx_op *write);
 /* Tries the peers again to which the provider took nothing; takes am->lock. */
 void rmx_message_retry(struct rmaext_fabric *fabric);
 /*

@@ -185,7 +185,7 @@ static bool ops_may_share(const struct rmx_op *op, const struct rmx_op *next)
 	return next->window == op->window && !op->window->attached &&
 	       (!next->places || rmx_is_coalesced(next)) &&
 	       !rmx_op_is_announcement(op) && !rmx_op_is_announcement(next) &&
-	       !rmx_op_is_bulk(next);
+	       !rmx_op_is_bulk(next) && !next->held;
 }
 
 /* -- parts of a bulk operation */

@@ -197,9 +197,13 @@ static void op_give_up(struct rmaext_fabric *f, struct rmx_op *op)
 void rmx_message_give_up(struct rmx_op *op)
 {
 	struct rmaext_fabric *f = op->fabric;
+	struct rmx_op *note;
 
 	pthread_mutex_lock(&f->am->lock);
-	if (!atomic_load(&op->completed))
+	note = atomic_load(&op->note);
+	if (note)
+		op_give_up(f, note);
+	else if (rmx_is_message(op) && !atomic_load(&op->completed))
 		op_give_up(f, op);
 	pthread_mutex_unlock(&f->am->lock);
 }

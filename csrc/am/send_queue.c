@@ -185,6 +185,8 @@ static bool line_may_send(const struct rmx_am *am,
 {
 	const struct rmx_op *op = peer->line->queue;
 
+	if (op->held)
+		return false;
 	if (op == atomic_load(&peer->line->open) && peer->line->requests)
 		return false;  /* it may grow until they are answered */
 	if (peer->line->bulks) /* the part that notifies goes alone */
@@ -239,6 +241,50 @@ static void op_lend(struct rmx_op *op)
 		return;
 	if (!rmx_cache_get(f, op->operand, op->len, false, &op->registered))
 		op->desc = op->registered->region.desc;
+}
+
+/* -- notes: messages that wait for a write */
+
+void rmx_note_join(struct rmx_op *write)
+{
+	struct rmx_op *note = atomic_load(&write->note);
+	struct rmx_am *am = write->fabric->am;
+
+	/* apart from its context, a write may have another place now */
+	note->write = write;
+	note->held = true;
+	atomic_fetch_add(&write->open, 1);
+	pthread_mutex_lock(&am->lock);
+	rmx_line_join(note->target->member->peer, note);
+	pthread_mutex_unlock(&am->lock);
+}
+
+/*
+ * Under the lock, as whoever ends the message ends the write, too, if nothing
+ * else holds that open.
+ */
+bool rmx_note_release(struct rmx_op *write)
+{
+	struct rmaext_peer *peer = write->target->member->peer;
+	struct rmaext_fabric *f = write->fabric;
+	bool stalled = false;
+	struct rmx_op *note;
+
+	pthread_mutex_lock(&f->am->lock);
+	note = atomic_load(&write->note);
+	if (note && atomic_fetch_sub(&write->open, 1) == 2) {
+		note->held = false;
+		if (write->error || write->posted < write->len) {
+			rmx_op_unqueue(note);
+			rmx_op_settle(note);
+		}
+		rmx_message_pump(f, peer);
+		stalled = peer->line->stalled;
+	}
+	pthread_mutex_unlock(&f->am->lock);
+	if (stalled)
+		rmx_progress_call(f);
+	return note;
 }
 
 /*

@@ -91,9 +91,13 @@ static int portion_by_memory(struct rmx_many *b)
 static bool place_is_long(const struct rmx_many *b, const struct rmx_target *t,
 			  uint64_t len)
 {
-	/* what is to notify goes as messages, which are in order */
-	return len > RMX_LONG_PLACE && b->notify < 0 &&
-	       !b->window->root->attached && !rmx_by_message(b->window, t, len);
+	/* several places that notify go as messages, which are in order */
+	const uint64_t most = b->notify < 0 ? RMX_LONG_PLACE
+			      : b->count > 1 ? UINT64_MAX
+					     : RMX_COPY_MAX;
+
+	return len > most && !b->window->root->attached &&
+	       !rmx_by_message(b->window, t, len);
 }
 
 /*
@@ -124,6 +128,7 @@ static int target_begin_long(struct rmx_many *b, struct rmx_per_target *it,
 			b->window,
 			&(struct rmaext_call){
 				.kind = b->kind,
+				.notify = b->notify + 1,
 				.rank = it->rank,
 				.offset = at,
 				.operand = place.value,

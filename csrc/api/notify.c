@@ -25,18 +25,15 @@ static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 	const unsigned int kind = mapped ? RMAEXT_DID_NOTIFY : RMAEXT_DID_PUT;
 	const uint64_t at = mapped ? (uint64_t)slot : offset;
 	struct rmx_target *t = rmx_target_of(w, rank);
+	struct rmx_op *op;
 	int ret = 0;
 
 	if (t->route == RMAEXT_FABRIC ||
 	    (t->route == RMAEXT_CMA && !rmx_copies(t))) {
-		if (len > RMAEXT_NOTIFY_MOST)
-			return rmx_fail(
-				-FI_EMSGSIZE, rank, "put_notify",
-				"%llu bytes are more than a message of %d "
-				"takes: put and flush them, then "
-				"notify with no bytes",
-				(unsigned long long)len, RMAEXT_NOTIFY_MOST);
-		return rmx_message_put(w, c, op_p);
+		if (len <= RMX_COPY_MAX || w->root->attached)
+			return rmx_message_put(w, c, op_p);
+		ret = rmx_move_new(w, c, &op);
+		return ret ? ret : rmx_op_run(op, op_p);
 	}
 	if (t->route == RMAEXT_DIRECT) {
 		rmx_copy(t->map + offset, c->operand, len);

@@ -62,6 +62,15 @@ struct rmx_hooks {
 	 * what waits there. Whoever waits for the operation calls it.
 	 */
 	enum rmx_step (*send)(struct rmx_op **op_p);
+	/*
+	 * Of a write that notifies: `notify` puts its message in line, before
+	 * the write is posted. `written` counts down what holds the write open,
+	 * and once that is its message alone, it lets go of that, or drops it
+	 * if the write has failed; false: there is no message any more, and
+	 * nothing was done. The lock of the backlog may be held.
+	 */
+	void (*notify)(struct rmx_op *op);
+	bool (*written)(struct rmx_op *op);
 	/* Adds the process at an address, as rmaext_peer_add() does. */
 	int (*add_peer)(struct rmaext_fabric *fabric, const void *address,
 			size_t len, int pidfd, struct rmaext_peer **peer_p);
@@ -70,7 +79,10 @@ struct rmx_hooks {
 	 * credits allow. The caller holds no lock.
 	 */
 	void (*push)(struct rmaext_window *window, int64_t first, int64_t end);
-	/* Ends such an operation, for which nobody waits any more. */
+	/*
+	 * Ends such an operation, or the message of a write that notifies, for
+	 * which nobody waits any more.
+	 */
 	void (*give_up)(struct rmx_op *op);
 	/*
 	 * Drops what is to go to that rank (-1: to any), as nobody waits for

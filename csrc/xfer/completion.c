@@ -134,6 +134,8 @@ void rmx_op_part_ended(struct rmx_op *op)
 	struct rmaext_fabric *f = op->fabric;
 	const uint64_t share = op->share;
 
+	if (atomic_load(&op->note) && f->hooks->written(op))
+		return;
 	if (atomic_fetch_sub(&op->open, 1) > 1)
 		return;
 	/* whoever gave up a call has its buffer back */
@@ -149,6 +151,17 @@ void rmx_op_part_ended(struct rmx_op *op)
 	atomic_fetch_add(&f->transfers->backlog.ended, 1);
 }
 
+/* The message of a write that notifies has ended; am->lock is held. */
+static void write_notified(struct rmx_op *note)
+{
+	struct rmx_op *write = note->write;
+
+	if (note->error)
+		rmx_op_failed(write, &note->failure);
+	atomic_store(&write->note, NULL);
+	rmx_op_part_ended(write);
+}
+
 /* A chunk, or all messages, of it have completed. */
 static void op_completed(struct rmx_op *op)
 {
@@ -160,6 +173,8 @@ static void op_completed(struct rmx_op *op)
 		rmx_op_part_ended(op);
 		return;
 	}
+	if (op->write)
+		write_notified(op);
 	rmx_op_free(op);
 	/* last: at once a flush may end, and its caller free the window */
 	rmx_pending_sub(target, share);
@@ -197,6 +212,8 @@ bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 	}
 	COUNT(&f->completed);
 	atomic_fetch_add(&target->finished, 1);
+	if (atomic_load(&op->note)) /* who waits behind it sees progress */
+		atomic_fetch_add(&target->member->peer->answers, 1);
 	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);
 	if (context != op->context)
 		rmx_context_give(f, target->member->peer, context);

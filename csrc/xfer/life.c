@@ -29,6 +29,8 @@ int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p)
 		op->fabric->hooks->send(&op); /* counts it in pending */
 	} else {
 		rmx_pending_add(op);
+		if (atomic_load(&op->note))
+			op->fabric->hooks->notify(op);
 		rmx_op_post(op);
 	}
 	return RMAEXT_PENDING;
@@ -244,10 +246,10 @@ int rmx_op_release(struct rmx_op *op)
 	rmx_op_abandon(op);
 	/* a request goes on by itself; of what a call has waited for the rest
 	 * is not sent any more */
-	if (rmx_is_message(op)) {
-		if (!request || atomic_load(&op->target->member->peer->gone))
-			op->fabric->hooks->give_up(op);
-	} else if (!request) {
+	if ((rmx_is_message(op) || atomic_load(&op->note)) &&
+	    (!request || atomic_load(&op->target->member->peer->gone)))
+		op->fabric->hooks->give_up(op);
+	if (!rmx_is_message(op) && !request) {
 		pthread_mutex_lock(&backlog->lock);
 		if (atomic_load(&op->waits)) {
 			op->outcome = -FI_ECANCELED;

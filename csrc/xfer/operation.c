@@ -72,6 +72,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	op->offset = window->first + offset;
 	op->len = len;
 	op->chunk = f->limits.chunk;
+	op->notify = -1;
 	op->bounce = !context && op_fits_bounce(f, payload);
 	if (payload) {
 		op->local = rmx_op_payload(op);
@@ -134,6 +135,7 @@ int rmx_op_over(struct rmaext_window *w, const struct rmaext_call *c,
 		return ret;
 	}
 	*op_p = op;
+	op->notify = c->notify - 1;
 	if (!copy) {
 		op->local = (char *)(uintptr_t)buf;
 		op->registered = origin;
@@ -151,6 +153,11 @@ int rmx_op_over(struct rmaext_window *w, const struct rmaext_call *c,
 
 void rmx_op_let_go(struct rmx_op *op)
 {
+	struct rmx_op *note = atomic_load(&op->note);
+
+	if (note) /* the write was not begun */
+		rmx_op_free(note);
+	atomic_store_explicit(&op->note, NULL, memory_order_relaxed);
 	if (op->registered)
 		rmx_cache_put(op->fabric, op->registered);
 	op->registered = NULL;
@@ -174,7 +181,6 @@ unsigned int rmx_op_counts_as(const struct rmx_op *op)
 {
 	switch (op->kind) {
 	case RMX_PUT:
-		return RMAEXT_DID_PUT;
 	case RMX_MESSAGE_PUT:
 		return op->notify < 0 ? RMAEXT_DID_PUT : RMAEXT_DID_NOTIFY;
 	case RMX_GET:

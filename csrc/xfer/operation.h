@@ -50,7 +50,7 @@ struct rmx_op {
 	int64_t rank;
 	enum rmx_kind kind;
 	int op, type; /* of an update, as RMAEXT_SUM, RMAEXT_INT8 */
-	int notify;   /* slot of a message put; -1: none */
+	int notify;   /* slot of a put; -1: none */
 	size_t unit;  /* bytes of an element; chunks are multiples of it */
 	size_t chunk; /* the most bytes of a chunk */
 	uint64_t offset, len, posted;
@@ -81,6 +81,15 @@ struct rmx_op {
 	unsigned int flying;
 	uint32_t results_at;
 	bool queued;
+	/*
+	 * Of a write that notifies: the message that does, until that has ended,
+	 * for which the write stays open. Of the message: the write, and whether
+	 * it is still to wait for that in the line. am->lock guards them once
+	 * the write has begun.
+	 */
+	_Atomic(struct rmx_op *) note;
+	struct rmx_op *write;
+	bool held;
 	unsigned int sent;     /* chunks */
 	atomic_uint completed; /* of these; only the CQ's reader counts */
 	atomic_int error;
@@ -110,7 +119,8 @@ struct rmx_op {
 	int over;
 	struct rmx_siblings
 		*siblings; /* they live as long as *ended; or NULL */
-	atomic_uint open;  /* chunks in flight, and 1 while in the backlog */
+	/* chunks in flight, 1 while in the backlog, and 1 for its note */
+	atomic_uint open;
 	atomic_bool waits; /* it is in the backlog */
 	struct rmx_op *behind; /* the next in the backlog */
 	/* 1 + target->reports of when it failed; 0: no flush will report it */
@@ -244,6 +254,8 @@ unsigned int rmx_op_counts_as(const struct rmx_op *op);
 /* Only a flush waits for it: a copy, or what its owner has given up. */
 static inline bool rmx_is_nobodys(const struct rmx_op *op)
 {
+	if (op->write)
+		op = op->write;
 	return op->buffered || (op->ended && atomic_load(&op->abandoned));
 }
 /* Its owner waits later, or never, and not in the call that has begun it. */
@@ -411,7 +423,10 @@ static inline struct rmx_remote rmx_remote_at(const struct rmaext_fabric *f,
 /*
  * put_get.c: the callers are inside the window and have checked the place.
  * Makes the operation of a put or a get, by the NIC or, where it is too short
- * for that or the window is another job's, by message. Returns as rmx_op_new().
+ * for that or the window is another job's, by message. A put by the NIC that
+ * notifies has a message behind it, which goes once the bytes are there; what
+ * this rank sends by message afterwards goes behind that. Returns as
+ * rmx_op_new().
  */
 int rmx_move_new(struct rmaext_window *window, const struct rmaext_call *call,
 		 struct rmx_op **op_p);

@@ -58,10 +58,37 @@ int rmx_message_put(struct rmaext_window *w, const struct rmaext_call *c,
 	return ret ? ret : rmx_op_run(op, op_p);
 }
 
+/* Adds the message that notifies to a new write; after an error it is gone. */
+static int note_new(struct rmaext_window *w, const struct rmaext_call *c,
+		    struct rmx_op *write)
+{
+	const struct rmaext_call call = {
+		.kind = RMAEXT_PUT,
+		.rank = c->rank,
+		.notify = c->notify,
+		.ended = &write->over, /* so that it takes no context */
+	};
+	struct rmx_op *note;
+	int ret = rmx_message_op(w, &call, true, 0, &note);
+
+	if (ret) {
+		rmx_op_free(write);
+		return ret;
+	}
+	note->ended = NULL;
+	note->hint = true; /* the write tells */
+	note->write = write;
+	atomic_store(&write->note, note);
+	return 0;
+}
+
 int rmx_move_new(struct rmaext_window *w, const struct rmaext_call *c,
 		 struct rmx_op **op_p)
 {
+	int ret;
+
 	if (rmx_by_message(w, rmx_target_of(w, c->rank), c->count))
 		return rmx_message_op(w, c, false, 0, op_p);
-	return rmx_op_over(w, c, 0, op_p);
+	ret = rmx_op_over(w, c, 0, op_p);
+	return ret || !c->notify ? ret : note_new(w, c, *op_p);
 }

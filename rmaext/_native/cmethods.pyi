@@ -1072,9 +1072,12 @@ class Window(Generic[ScalarT]):
         -----
         Local, not blocking; waits as `rput` does. The target, once it is told of the count,
         finds all of the data. What is reached by memory is done when it returns. Over the
-        network it goes as messages, which the target's progress thread carries out in their
-        order: an element costs 32 bytes more where it lies by itself in the target's array,
-        long runs next to nothing. An empty origin only notifies. Corresponds to
+        network what lies in one piece of more than 32 KiB is a write, and a message once that
+        is there; several may be on their way. All else goes as messages, which the target's
+        progress thread carries out in their order: an element costs 32 bytes more where it
+        lies by itself in the target's array, long runs next to nothing. An empty origin only
+        notifies. The notifications of one rank to another come in the order of its calls.
+        Corresponds to
         gaspi_write_list_notify, and shmem_put_signal_nbi.
 
         Examples

@@ -95,8 +95,7 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
     ) -> None:
         """Put, and notify in the same step if one can do both, else once the data is there."""
         target, first, count = place
-        long = self._routes[target] != lib.RMAEXT_DIRECT and array.nbytes > lib.RMAEXT_NOTIFY_MOST
-        alone = part is not None or self._divided or long
+        alone = part is not None or self._divided
         if count and part is not None:
             self._put_part(target, part, array)
         elif count and alone:

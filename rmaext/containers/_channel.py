@@ -137,8 +137,8 @@ class Channel(Closing, Generic[ScalarT]):
 
     Memory: on each rank `capacity` records of each rank, 8 bytes for each of them, and a third
     of that, up to 256 KiB. Cost: two copies of the records, and on one node some 5 us a call of
-    `send` and 10 us a call of `receive`, so send arrays. Over the network a message for each 32 KiB
-    that are sent at once, and a wait for its target for what is more.
+    `send` and 10 us a call of `receive`, so send arrays. Over the network a message for each call
+    of `send`, and for what is longer than 32 KiB a write besides.
 
     MPI: MPI_Isend, MPI_Iprobe and MPI_Recv, with a protocol for the end.
 
@@ -377,13 +377,14 @@ class Channel(Closing, Generic[ScalarT]):
             return 0
         nbytes, word = count * unit, self._word
         word.view(np.uint64)[0] = self._named(to, count if mark is None else mark)
-        if not direct and 0 < nbytes <= MESSAGE - _WORD:
-            ring.put_notify(np.concatenate((word, data[:nbytes])), rank, first, slot)
-        else:
-            if nbytes:
-                ring.put(data[:nbytes], rank, first + _WORD)
-                ring.flush(rank)
+        if direct and nbytes:
+            ring.put(data[:nbytes], rank, first + _WORD)
             ring.put_notify(word, rank, first, slot)
+        else:
+            message = np.concatenate((word, data[:nbytes]))
+            # The request keeps the copy; what becomes of it a flush would tell.
+            put: Any = ring.rput_notify if message.size > MESSAGE else ring.put_notify
+            put(message, rank, first, slot)
         self._to[rank] = self._after(to, count, mark is not None)
         return nbytes
 

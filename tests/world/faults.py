@@ -54,6 +54,30 @@ FAULTS = [
         "	buffer->peer->line->bulks -= buffer->bulk && buffer->generation % 5;\n",
     ),
     Fault(
+        "a notification does not wait for its write",
+        "am/send_queue.c",
+        "	note->held = true;\n",
+        "	note->held = false;\n",
+    ),
+    Fault(
+        "a notification shares a message before its write is there",
+        "am/pack.c",
+        " && !next->held;\n",
+        ";\n",
+    ),
+    Fault(
+        "who gives up a write that notifies leaves its message in line",
+        "am/replies.c",
+        "	note = atomic_load(&op->note);\n	if (note)\n",
+        "	note = NULL;\n	if (note)\n",
+    ),
+    Fault(
+        "a write ends with its bytes, whatever becomes of its message",
+        "xfer/completion.c",
+        "	if (note->error)\n		rmx_op_failed(write, &note->failure);\n",
+        "",
+    ),
+    Fault(
         "a reply is believed whatever its generation",
         "am/replies.c",
         "	       buffer->generation == reply.id >> 32;",

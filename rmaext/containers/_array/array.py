@@ -126,7 +126,7 @@ class Array(Reduced):
         array([4., 1., 2., 3., 4., 1.])
         """
         ghosts = self._exchanges()
-        ghosts.begin(apart=False)
+        ghosts.begin()
         ghosts.end()
 
     @contextmanager
@@ -157,7 +157,7 @@ class Array(Reduced):
         (array([4., 6.]), array([4., 1.]))
         """
         ghosts = self._exchanges()
-        ghosts.begin(apart=True)
+        ghosts.begin()
         yield
         ghosts.end()
 

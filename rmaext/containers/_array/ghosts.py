@@ -8,8 +8,7 @@ their data out of the room that it now writes to. (Two ranks are neighbours of e
 at all.) So nobody has to ask whether it may put, and ghosts change only within a rank's own call.
 
 What a message of the network has room for is one, with its notification. What is longer is a write
-to each neighbour, all at a time, and a notification once that is there; only where the program goes
-on meanwhile it is `rput_notify`, which does both by itself, in messages of 16 KiB.
+to each neighbour, all at a time, which notifies once it is there (`rput_notify`).
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class Ghosts:
     """
 
     def __init__(self, padded: Any, rooms: Window[Any], blocks: Blocks) -> None:
-        self._rooms, self._turn, self._begun, self._apart = rooms, 0, False, False
+        self._rooms, self._turn, self._begun = rooms, 0, False
         rank, dtype = rooms.comm.rank, padded.dtype
         mine = sorted(blocks.halo(rank))
         own = [piece for piece in mine if piece.rank == rank]
@@ -81,29 +80,20 @@ class Ghosts:
             other = room(blocks, target, dtype.itemsize)
             short = buffer.nbytes <= MESSAGE or rooms.route(target) == "direct"
             self._sections.append((target, buffer, pairs, (first, other + first), short))
-        # of this exchange, by section: what was begun, and who was told that it is there
-        self._sent: list[Request | None] = []
-        self._told: list[None] = []
+        self._sent: list[Request | None] = []  # of this exchange, by section: what was begun
         self._came: list[int] = [] if self._sources else [0]
         self._lost: PeerLostError | None = None
 
-    def begin(self, apart: bool) -> None:
-        """Send this rank's part; what was begun and has not ended is not sent again.
-
-        With `apart` the program does something else before the end.
-        """
+    def begin(self) -> None:
+        """Send this rank's part; what was begun and has not ended is not sent again."""
         if self._begun:
             return
-        if not self._sent:  # else it was interrupted
-            self._apart = apart
         turn, rooms = self._turn, self._rooms
         for target, buffer, pairs, offsets, short in self._sections[len(self._sent) :]:
             for here, there in pairs:
                 here[...] = there
             put: Any = rooms.put_notify if short else rooms.rput_notify
-            to: tuple[Any, ...] = buffer, target, offsets[turn], turn
-            if not short and not self._apart:
-                put, to = rooms.rput, to[:3]
+            to = buffer, target, offsets[turn], turn
             try:
                 # No step of Python's comes between the put and its note where C carries it out.
                 # Where it declines, as for the first of a slot or in a full line, an exception
@@ -116,27 +106,19 @@ class Ghosts:
             here[...] = there
         self._begun = True
 
-    def _end_put(self, k: int) -> None:
-        """Wait for a put, so that its buffer is free again, and notify if that has not."""
-        request = self._sent[k]
+    def _end_put(self, request: Request) -> None:
+        """Wait for a put, so that its buffer is free again."""
         try:
-            if request is not None:
-                request.wait()
-            if request is None or self._apart:
-                self._told.append(None)
-            else:
-                to: tuple[Any, ...] = [], self._sections[k][0], 0, self._turn
-                self._told.extend(map(self._rooms.put_notify, *zip(to)))  # as above
+            request.wait()
         except PeerLostError as exc:
             self._lost = exc
-            self._told.append(None)
 
     def end(self) -> None:
         """Wait for what the neighbours send, and take it."""
         if not self._begun:
             return
-        for k in range(len(self._told), len(self._sent)):
-            self._end_put(k)
+        for request in filter(None, self._sent):
+            self._end_put(request)
         if self._lost is not None:
             raise again(self._lost)
         told: set[int] = set()
@@ -154,7 +136,7 @@ class Ghosts:
                     self._rooms.flush_local(rank)  # raises if it is lost, too
         for here, there in self._arrived[self._turn]:
             here[...] = there
-        self._begun, self._sent, self._told, self._turn = False, [], [], 1 - self._turn
+        self._begun, self._sent, self._turn = False, [], 1 - self._turn
         self._came = [] if self._sources else [0]
 
 

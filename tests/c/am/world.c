@@ -11,7 +11,7 @@ enum {
 	SWAPS = 2,	     /* and such that they count up by exchanges */
 	PUTS = SUMS + SWAPS, /* and one that each rank alone puts to, */
 	TOLD = PUTS + RANKS, /* and one that it puts to with a notification */
-	LONG = 3000,	     /* cells of a long operation, of several parts */
+	LONG = 4500,	     /* cells of a long operation, of several parts */
 	LONG_SUM = TOLD + RANKS,
 	LONG_PUTS = LONG_SUM + LONG,	   /* so many for each rank */
 	STAMPS = LONG_PUTS + RANKS * LONG, /* the same, by updates */
@@ -86,7 +86,7 @@ struct rank {
 		uint64_t begun, done;
 	} put[RANKS], put_long[RANKS];
 	/* notified puts to each rank, short and long ones */
-	uint64_t told[RANKS], told_long[RANKS];
+	uint64_t told[RANKS], told_long[RANKS], told_done[RANKS];
 	/* of each cell that it stamps: the last stamp, and how many there are
 	 */
 	uint64_t stamp[RANKS][LONG], stamps[RANKS];
@@ -210,23 +210,49 @@ static int wait_for(int number, struct request *q, int ret, rmaext_op *op,
 }
 
 /* A put whose notification comes once it is there: a value for each. */
-static void put_notified(int number, struct request *q, uint64_t *told,
-			 uint64_t first, uint64_t count)
+static void put_notified(int number, struct request *q)
 {
-	struct rmaext_call call = {.kind = RMAEXT_PUT,
-				   .rank = q->target,
-				   .offset = 8 * first,
-				   .count = 8 * count};
+	const struct rmaext_call call = {
+		.kind = RMAEXT_PUT,
+		.rank = q->target,
+		.offset = 8 * (TOLD + (uint64_t)number),
+		.count = 8,
+		.operand = &q->operand,
+		.notify = 1 + number,
+	};
 	rmaext_op *op = NULL;
 	int ret;
 
-	q->operand = ++told[q->target];
-	if (count > 1)
-		q->buf = cells_new(q->operand);
-	call.operand = count > 1 ? q->buf : &q->operand;
-	call.notify = 1 + number + (count > 1 ? RANKS : 0);
+	q->operand = ++ranks[number].told[q->target];
 	ret = rmaext_start(world.node[number].window, &call, &op);
 	wait_for(number, q, ret, op, ~0u);
+}
+
+/* The same of many cells, as a request. */
+static int long_put_notified(int number, struct request *q)
+{
+	const int64_t rank = q->target, first = LONG_TOLD + number * LONG;
+	const int64_t count = LONG;
+	struct rmaext_places_call call = {
+		.kind = RMAEXT_PUT,
+		.ones = RMAEXT_ONE_RANK,
+		.unit = 8,
+		.scale = 8,
+		.count = 1,
+		.ranks = &rank,
+		.offsets = &first,
+		.counts = &count,
+		.elements = LONG,
+		.notify = 1 + number + RANKS,
+		.ended = &q->ended,
+	};
+	int64_t bad;
+
+	q->operand = ++ranks[number].told_long[q->target];
+	q->buf = cells_new(q->operand);
+	call.values = q->buf;
+	return rmaext_start_many(world.node[number].window, &call, &q->op,
+				 &bad);
 }
 
 /* One addition, of which the owner lets go before it has ended. */
@@ -351,11 +377,14 @@ static void begin(int number, struct request *q)
 	     what_names[q->what], q->target);
 	switch (q->what) {
 	case NOTIFY:
-		put_notified(number, q, r->told, TOLD + (uint64_t)number, 1);
+		put_notified(number, q);
 		return;
-	case NOTIFY_LONG:
-		put_notified(number, q, r->told_long,
-			     LONG_TOLD + (uint64_t)number * LONG, LONG);
+	case NOTIFY_LONG: /* puts that overlap have no order */
+		if (r->told_long[q->target] != r->told_done[q->target])
+			return;
+		ret = long_put_notified(number, q);
+		if (ret != RMAEXT_PENDING)
+			may_fail(ret, q, "a request does not begin");
 		return;
 	case QUIT:
 		quit(number, q);
@@ -495,6 +524,12 @@ static void judge(int number, const struct request *q)
 			   "a long put has ended, and is not there");
 		r->put_long[q->target].done = q->operand;
 		break;
+	case NOTIFY_LONG:
+		is(n->dead || (uint64_t)n->block->notify[RANKS + number] ==
+				      q->operand,
+		   "a long put has ended, and has not notified");
+		r->told_done[q->target] = q->operand;
+		break;
 	case FETCH_LONG:
 		for (int i = 0; i < LONG; i++)
 			is(q->old[i] < RANKS * CALLS,
@@ -547,6 +582,8 @@ static void request_look(int number, struct request *q)
 		ranks[number].put[q->target].done = q->operand;
 	else if (q->what == PUT_LONG)
 		ranks[number].put_long[q->target].done = q->operand;
+	else if (q->what == NOTIFY_LONG)
+		ranks[number].told_done[q->target] = q->operand;
 	request_release(number, q);
 }
 
