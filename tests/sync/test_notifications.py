@@ -61,6 +61,27 @@ def test_data_is_there_before_its_notification(comm):
     everything_is_there(comm, 60)
 
 
+def test_notifications_come_in_the_order_of_their_calls(comm):
+    """Long ones are writes, several at a time, and messages, which do not overtake them."""
+    right, rounds = neighbour(comm), 20
+    sizes = [100_000, 1, 5000, 0, 33_000]
+    where = np.cumsum([0, *sizes])
+    with rmaext.Window.allocate(comm, where[-1], np.uint8) as win:
+        for turn in range(rounds):
+            comm.Barrier()  # else the next turn's data may be there already
+            requests = []
+            for slot, size in enumerate(sizes):
+                data = np.full(size, turn + 1, np.uint8)
+                begin = win.rput_notify if slot % 2 == 0 else win.put_notify
+                requests.append(begin(data, right, where[slot], slot))
+            for slot in reversed(range(len(sizes))):
+                win.wait_notify(slot)
+                last = where[slot + 1]
+                assert (win.local[:last] == turn + 1).all(), (turn, slot)
+            assert not any(request.wait() for request in requests if request is not None)
+        assert not win.notify_counts().any()
+
+
 def test_a_reader_tells_that_it_has_read(comm):
     """Who is told overwrites at once: the reader has what was there before."""
     origin, target = (comm.rank - 1) % comm.size, neighbour(comm)

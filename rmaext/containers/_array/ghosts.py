@@ -106,19 +106,10 @@ class Ghosts:
             here[...] = there
         self._begun = True
 
-    def _end_put(self, request: Request) -> None:
-        """Wait for a put, so that its buffer is free again."""
-        try:
-            request.wait()
-        except PeerLostError as exc:
-            self._lost = exc
-
     def end(self) -> None:
         """Wait for what the neighbours send, and take it."""
         if not self._begun:
             return
-        for request in filter(None, self._sent):
-            self._end_put(request)
         if self._lost is not None:
             raise again(self._lost)
         told: set[int] = set()
@@ -136,6 +127,9 @@ class Ghosts:
                     self._rooms.flush_local(rank)  # raises if it is lost, too
         for here, there in self._arrived[self._turn]:
             here[...] = there
+        # Their buffers are free again. The answers come with what the neighbours send, or later.
+        for request in filter(None, self._sent):
+            request.wait()
         self._begun, self._sent, self._turn = False, [], 1 - self._turn
         self._came = [] if self._sources else [0]
 
