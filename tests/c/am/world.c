@@ -385,6 +385,8 @@ static void begin(int number, struct request *q)
 		ret = long_put_notified(number, q);
 		if (ret != RMAEXT_PENDING)
 			may_fail(ret, q, "a request does not begin");
+		if (!q->op)
+			request_free(q);
 		return;
 	case QUIT:
 		quit(number, q);
