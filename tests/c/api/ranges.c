@@ -181,6 +181,57 @@ static void ranges_notified(void)
 	free(a);
 }
 
+/*
+ * A long range alone is a write, and a message once that is there. Several are
+ * on their way, and notify in the order in which they were begun; of some the
+ * owner lets go at once.
+ */
+static void writes_notified(void)
+{
+	enum { FLIGHT = 4, PART = BYTES / FLIGHT };
+	_Static_assert(PART > RMX_COPY_MAX, "a shorter one goes as a message");
+	struct rmx_control_block *block = block_new();
+	struct asked *a = calloc(FLIGHT, sizeof(*a));
+	char *values = malloc(BYTES), *memory;
+	rmaext_window *w;
+	struct pair p;
+
+	CHECK(a && values);
+	pair_open(&p, (struct rig_options){.size = BYTES, .no_progress = true});
+	block_give(p.there, block);
+	memory = p.r.window_memory;
+	w = here(&p, (struct lie){.reads = true});
+	serve_start(&p);
+	for (int round = 0; round < 20; round++) {
+		fill(values, BYTES, (unsigned int)round + 1);
+		for (int k = 0; k < FLIGHT; k++) {
+			a[k].notify = 4;
+			a[k].offsets[0] = k * PART;
+			a[k].counts[0] = PART;
+			EQUAL(ask(&a[k], w, RMAEXT_PUT, 1, 1, PART,
+				  values + k * PART, NULL),
+			      RMAEXT_PENDING);
+			if ((round + k) % 3 == 0)
+				rmaext_op_release(&a[k].op);
+		}
+		for (int k = FLIGHT; k--;) {
+			if ((round + k) % 3)
+				OK(end(&a[k]));
+			while (rmaext_op_release(&a[k].op))
+				sched_yield();
+			EQUAL(block->notify[3],
+			      FLIGHT * round + FLIGHT);
+			CHECK(!memcmp(memory, values, BYTES));
+		}
+	}
+	serve_stop(&p);
+	drop_window(w);
+	pair_close(&p);
+	free(values);
+	free(block);
+	free(a);
+}
+
 /* One value for all places: of short elements, and of those that go alone. */
 static void one_value(void)
 {
@@ -407,6 +458,7 @@ const struct test tests[] = {
 	{"ranges_by_reads", ranges_by_reads, NULL, NULL},
 	{"ranges_dropped", ranges_dropped, NULL, NULL},
 	{"ranges_notified", ranges_notified, NULL, NULL},
+	{"writes_notified", writes_notified, NULL, NULL},
 	{"one_value", one_value, NULL, NULL},
 	{"updates", updates, NULL, NULL},
 	{"refused", refused, NULL, NULL},
