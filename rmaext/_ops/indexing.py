@@ -19,7 +19,7 @@ from ..typing import Operation, ScalarT
 from .arguments import behind, told, told_as
 from .core import Array, Shape
 from .index_key import Parser, Part
-from .many import ManyOperations
+from .many import Call, ManyOperations, Places
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -28,9 +28,6 @@ __all__ = ["ElementUpdates", "IndexOperations", "fit"]
 
 _PUT, _GET = lib.RMAEXT_PUT, lib.RMAEXT_GET
 _DIRECT = lib.RMAEXT_DIRECT
-_ONE_RANK, _ONE_VALUE = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_VALUE
-_NULL = ffi.NULL
-_LONGS = ffi.typeof("int64_t[]")
 _NAMES = {_PUT: "__setitem__", _GET: "__getitem__"}
 
 
@@ -174,33 +171,24 @@ class IndexOperations(ManyOperations[ScalarT]):
         shape = (*part.shape[: part.at], *part.picked, *part.shape[part.at :])
         if values is not None:
             values = fit(values, shape)
-        unit, ones = self._dtype.itemsize, _ONE_RANK
+        unit = self._dtype.itemsize
         if self._stride == unit:
             unit = part.take_runs(unit)
             offsets = part.offsets(unit)
         else:  # of a field, whose records C knows
             offsets = part.offsets(self._stride)
         out = np.empty(shape, self._dtype) if values is None else None
-        if values is not None and unit == self._dtype.itemsize and not any(values.strides):
-            values, ones = values[(slice(1),) * values.ndim], ones | _ONE_VALUE
         if values is not None:
+            if unit == self._dtype.itemsize and values.size and not any(values.strides):
+                values = values[(slice(1),) * values.ndim].reshape(())  # it stands for all
             values = self._apart(rank, np.asarray(values, order="C"))
             offsets = self._apart(rank, offsets)
-        ranks = np.array(rank, np.int64)
-        asked = {
-            "kind": kind,
-            "unit": unit,
-            "count": offsets.size,
-            "ones": ones,
-            "ranks": ffi.from_buffer(_LONGS, ranks),
-            "offsets": ffi.from_buffer(_LONGS, offsets),
-            "values": _NULL if values is None else arrays.address(values),
-            "results": _NULL if out is None else arrays.address(out),
-        }
-        name = _NAMES[kind]
-        code, bad = self._run_many(name, ranks, asked, (ranks, offsets, values, out))
+        call = Call(_NAMES[kind], kind, 0, out is not None)
+        places = Places(np.array(rank), offsets, None, offsets.shape, offsets.size)
+        what = self._places_call(call, places, values, out, unit=unit)
+        code, bad = self._run_many(call.name, places, what, values, out)
         if code:
-            raise self._many_error(name, code, bad, offsets.shape, ranks, offsets)
+            raise self._many_error(call.name, code, bad, places)
         return offsets if out is None else out
 
 

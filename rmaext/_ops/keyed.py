@@ -10,19 +10,18 @@ import numpy as np
 
 from .._memory import arrays
 from .._memory.values import elements
-from .._native._lib import ffi, lib
+from .._native._lib import lib
 from .._runtime.failures import from_c
 from ..typing import ScalarT
 from .core import Array
 from .index_key import Part
 from .indexing import IndexOperations, fit
+from .many import Call, Places
 from .request import Request, done_at_once
 
 __all__ = ["KeyedRequests", "check_alone"]
 
 _PUT, _GET = lib.RMAEXT_PUT, lib.RMAEXT_GET
-_ONE_RANK = lib.RMAEXT_ONE_RANK
-_LONGS = ffi.typeof("int64_t[]")
 
 
 def check_alone(call: str, offset: Any, count: Any = None) -> None:
@@ -127,27 +126,18 @@ class KeyedRequests(IndexOperations[ScalarT]):
         The offsets are multiples of the unit. `notify` is 1 + a slot of the target, or 0. The
         request, or the fabric, keeps the arrays.
         """
-        put = kind == _PUT
-        offsets, ranks = np.ascontiguousarray(offsets, np.int64), np.array([rank], np.int64)
-        counts = ffi.new(_LONGS, [count])
-        what = {
-            "kind": kind,
-            "ones": _ONE_RANK if count == 1 else _ONE_RANK | lib.RMAEXT_ONE_COUNT,
-            "unit": unit,
-            "count": offsets.size,
-            "ranks": ffi.from_buffer(_LONGS, ranks),
-            "offsets": ffi.from_buffer(_LONGS, offsets.reshape(-1)),
-            "counts": ffi.NULL if count == 1 else counts,
-            "elements": offsets.size * count,
-            "notify": notify,
-        }
+        offsets = np.ascontiguousarray(offsets, np.int64)
+        counts = None if count == 1 else np.array(count)
+        places = Places(np.array(rank), offsets, counts, offsets.shape, offsets.size * count)
 
         def error(code: int, _bad: int) -> Exception:
             at = self._index(int(offsets.flat[0]) * unit)
             return from_c(code, self._where(call, (rank, at, local.size)))
 
-        values, result = (local, None) if put else (None, local)
-        return self._begin_places(call, what, values, result, error, scalar=scalar)
+        values, result = (local, None) if kind == _PUT else (None, local)
+        made = Call(call, kind, 0, kind == _GET)
+        more = {"unit": unit, "notify": notify}
+        return self._begin_places(made, places, values, result, error, scalar=scalar, **more)
 
 
 def _items(key: Any) -> tuple[Any, ...]:

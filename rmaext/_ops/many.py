@@ -24,17 +24,16 @@ from .atomic_ops import operation
 from .core import Array, Shape, WindowCore
 from .request import Request
 
-__all__ = ["CSWAP", "GET", "PUT", "Call", "ManyOperations", "indices"]
+__all__ = ["CSWAP", "GET", "PUT", "Call", "ManyOperations", "Places", "indices", "spread"]
 
 _INT64 = np.dtype(np.int64)
 _ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
-_ONE_VALUE = lib.RMAEXT_ONE_VALUE
+_ONE_VALUE, _ONE_COUNT = lib.RMAEXT_ONE_VALUE, lib.RMAEXT_ONE_COUNT
 _PENDING = lib.RMAEXT_PENDING
 CSWAP = lib.RMAEXT_CSWAP
 _NULL = ffi.NULL
-_NDARRAY = np.ndarray
 _from_buffer = ffi.from_buffer
-_LONGS = ffi.typeof("int64_t[]")
+_LONGS, _CALL = ffi.typeof("int64_t[]"), ffi.typeof("struct rmaext_places_call *")
 
 
 class Call(NamedTuple):
@@ -46,12 +45,42 @@ class Call(NamedTuple):
     results: bool
 
 
+class Places(NamedTuple):
+    """Where a call goes: arrays of int64 in one shape, or scalars that stand for all places."""
+
+    ranks: Array
+    offsets: Array
+    counts: Array | None  # None: one element each
+    shape: Shape
+    elements: int
+
+    @property
+    def number(self) -> int:
+        """How many places there are."""
+        return math.prod(self.shape)
+
+    def broadcast(self) -> list[Array]:
+        """Return ranks, offsets and counts, each of the whole length."""
+        counts = np.array(1) if self.counts is None else self.counts
+        every = self.ranks, self.offsets, counts
+        return [np.broadcast_to(it, self.shape).reshape(-1) for it in every]
+
+    def some(self, values: Array | None, which: Array) -> tuple[Array, Array, Array | None]:
+        """Return ranks, offsets and values of those that a mask or indices choose."""
+        ranks, offsets, _ = self.broadcast()
+        if values is not None:
+            values = np.broadcast_to(values, self.shape).reshape(-1)[which]
+        return ranks[which], offsets[which], values
+
+
 PUT = Call("put_many", lib.RMAEXT_PUT, 0, False)
 GET = Call("get_many", lib.RMAEXT_GET, 0, True)
 
 
 def indices(what: str, given: Any) -> Array:
-    """Return ranks or offsets as int64."""
+    """Return ranks, offsets or counts as int64; most are that already."""
+    if type(given) is np.ndarray and given.dtype is _INT64:
+        return given
     if not isinstance(given, (np.ndarray, np.generic, list, tuple)) and hasattr(given, "__index__"):
         number = operator.index(given)
         try:
@@ -77,16 +106,26 @@ def indices(what: str, given: Any) -> Array:
     return array.astype(_INT64)
 
 
-def _spread(array: Array, shape: Shape) -> Array:
-    """Return the array in a shape; a scalar stays one, as C takes it for all elements."""
-    if array.shape == shape or not array.ndim:
+def spread(*given: Array) -> tuple[Shape, list[Array]]:
+    """Return the shape that arrays broadcast to, and each in it as C reads it.
+
+    A scalar stays one, as C takes it for all elements.
+    """
+    shapes = {array.shape for array in given} - {()}
+    # np.broadcast_shapes is slow, and most calls differ in scalars only
+    shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
+    return shape, [_plain(array, shape) if array.ndim else array for array in given]
+
+
+def _plain(array: Array, shape: Shape) -> Array:
+    if array.shape == shape and array.flags.carray:
         return array
-    return np.ascontiguousarray(np.broadcast_to(array, shape))
+    return np.require(np.broadcast_to(array, shape), None, ["C", "A"])
 
 
 def _apart(given: Any, out: Array) -> Any:
     """Return indices that do not change when results are written to out."""
-    if isinstance(given, _NDARRAY) and np.may_share_memory(given, out):
+    if isinstance(given, np.ndarray) and np.may_share_memory(given, out):
         return given.copy()
     return given
 
@@ -215,16 +254,14 @@ class ManyOperations(WindowCore[ScalarT]):
             there = ranks != self._null
             if there.all():
                 raise
-        arrays = [ranks, indices("offsets", offsets)] + ([] if values is None else [values])
-        shape = np.broadcast_shapes(*(array.shape for array in arrays))
-        there = np.broadcast_to(there, shape)
-        some = [np.broadcast_to(array, shape)[there] for array in arrays]
-        if out is None and call.results:
-            out = np.zeros(shape, self._dtype)
-        got = self._many(call, type_, some[0], some[1], some[2] if some[2:] else None, None)
-        if out is not None:
-            out[there] = got
-        return out
+        places, values, made = self._arranged(call, ranks, offsets, values, out)
+        if out is None and made is not None:
+            made[...] = 0
+        there = np.broadcast_to(there, places.shape)
+        got = self._many(call, type_, *places.some(values, there.reshape(-1)), None)
+        if made is not None:
+            made[there] = got
+        return made
 
     def _many(
         self,
@@ -235,73 +272,70 @@ class ManyOperations(WindowCore[ScalarT]):
         values: Array | None,
         out: Array | None,
     ) -> Any:
-        """Bring the arguments into shape, and carry the operation out.
+        """Bring the arguments into shape, and carry the operation out."""
+        places, values, out = self._arranged(call, ranks, offsets, values, out)
+        what = self._places_call(call, places, values, out, type_)
+        code, bad = self._run_many(call.name, places, what, values, out)
+        if code:
+            raise self._many_error(call.name, code, bad, places)
+        return out
 
-        Written for speed where ranks, offsets and values are arrays of one shape.
-        """
-        if type(ranks) is not _NDARRAY or ranks.dtype is not _INT64:
-            ranks = indices("ranks", ranks)
-        if type(offsets) is not _NDARRAY or offsets.dtype is not _INT64:
-            offsets = indices("offsets", offsets)
-        shape, ones = offsets.shape, 0
-        if ranks.shape != shape or (values is not None and values.shape != shape):
-            shapes = {ranks.shape, shape} | (set() if values is None else {values.shape})
-            shapes.discard(())
-            # np.broadcast_shapes is slow, and most calls differ in scalars only
-            shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
-            ranks, offsets = _spread(ranks, shape), _spread(offsets, shape)
-            ones = 0 if ranks.ndim else _ONE_RANK
-            ones |= 0 if offsets.ndim else _ONE_OFFSET
-            if values is not None:
-                values = _spread(values, shape)
-                ones |= 0 if values.ndim else _ONE_VALUE
+    def _arranged(
+        self, call: Call, ranks: Any, offsets: Any, values: Array | None, out: Array | None
+    ) -> tuple[Places, Array | None, Array | None]:
+        """Return the places, and the values and an array for the results in their shape."""
+        given = [indices("ranks", ranks), indices("offsets", offsets)]
+        shape, given = spread(*given, *([] if values is None else [values]))
         if out is None:
-            if call.results:
-                out = np.empty(shape, self._dtype)
+            out = np.empty(shape, self._dtype) if call.results else None
         elif out.shape != shape:
             raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
-        try:
-            where, at = _from_buffer(_LONGS, ranks), _from_buffer(_LONGS, offsets)
-        except (ValueError, BufferError):  # strided
-            ranks, offsets = np.ascontiguousarray(ranks), np.ascontiguousarray(offsets)
-            return self._many(call, type_, ranks, offsets, values, out)
+        places = Places(given[0], given[1], None, shape, math.prod(shape))
+        return places, None if values is None else given[2], out
+
+    def _places_call(
+        self,
+        call: Call,
+        places: Places,
+        values: Array | None,
+        out: Array | None,
+        type_: int = 0,
+        **more: int,
+    ) -> Any:
+        """Return the `struct rmaext_places_call`; `more` are other fields of it."""
+        ranks, offsets, counts, _, elements = places
+        ones = (0 if ranks.ndim else _ONE_RANK) | (0 if offsets.ndim else _ONE_OFFSET)
+        if counts is not None:
+            ones |= 0 if counts.ndim else _ONE_COUNT
+        elif values is not None:
+            ones |= 0 if values.ndim else _ONE_VALUE
         asked = {
             "kind": call.kind,
             "op": call.op,
             "type": type_,
-            "unit": self._dtype.itemsize,
-            "count": math.prod(shape) if ones else offsets.size,
             "ones": ones,
-            "ranks": where,
-            "offsets": at,
+            "unit": self._dtype.itemsize,
+            "count": places.number,
+            "ranks": _from_buffer(_LONGS, ranks),
+            "offsets": _from_buffer(_LONGS, offsets),
+            "counts": _NULL if counts is None else _from_buffer(_LONGS, counts),
             "values": _NULL if values is None else arrays.address(values),
             "results": _NULL if out is None else arrays.address(out),
+            "elements": elements,
         }
-        code, bad = self._run_many(call.name, ranks, asked, (ranks, offsets, values, out))
-        if code:
-            if code == -errno.EINVAL and not (ranks.flags.aligned and offsets.flags.aligned):
-                ranks, offsets = np.require(ranks, None, "A"), np.require(offsets, None, "A")
-                return self._many(call, type_, ranks, offsets, values, out)
-            raise self._many_error(call.name, code, bad, shape, ranks, offsets)
-        return out
+        return ffi.new(_CALL, {**asked, **more})
 
     def _run_many(
-        self,
-        call: str,
-        ranks: Array,
-        asked: dict[str, Any],
-        buffers: tuple[Any, ...],
+        self, call: str, places: Places, what: Any, values: Array | None, out: Array | None
     ) -> tuple[int, int]:
         """Carry the operation out, in slices of time as `_run`.
 
         Returns C's code, and the index of the element that was refused, or -1.
-
-        `asked` has the fields of `struct rmaext_places_call`.
         """
-        places = ffi.new("struct rmaext_places_call *", asked)
-        op = Owner(self._fabric, self._handle, buffers)
+        ranks = places.ranks
+        op = Owner(self._fabric, self._handle, (ranks, places.offsets, values, out))
         try:
-            code = op.start_many(places)
+            code = op.start_many(what)
             if code == _PENDING:
                 where = f"{call}: window {self._name}"
                 code = self._group.watch.wait(op, where, lambda: np.unique(ranks).tolist())
@@ -311,57 +345,51 @@ class ManyOperations(WindowCore[ScalarT]):
 
     def _begin_places(
         self,
-        call: str,
-        asked: dict[str, Any],
+        call: Call,
+        places: Places,
         values: Array | None,
-        result: Array | None,
-        error: Callable[[int, int], Exception],
+        out: Array | None,
+        error: Callable[[int, int], Exception] | None = None,
         *,
+        type_: int = 0,
         scalar: bool = False,
+        **more: int,
     ) -> Request:
         """Begin an operation on many places. The request, or the fabric, keeps the arrays.
 
-        `asked` are the other fields of `struct rmaext_places_call`. `error` returns what to
-        raise for C's code and the index of the place at fault, or -1.
+        `error` returns what to raise for C's code and the index of the place at fault, or -1.
         """
-        what = ffi.new("struct rmaext_places_call *", asked)
-        what.values = _NULL if values is None else arrays.address(values)
-        what.results = _NULL if result is None else arrays.address(result)
-        places = int(what.count)
-        return Request._begun(self, call, places, what, (values, result), error, scalar=scalar)
+        what = self._places_call(call, places, values, out, type_, **more)
+
+        def of_place(code: int, bad: int) -> Exception:
+            return self._many_error(call.name, code, bad, places)
+
+        given = what, (values, out), error or of_place
+        return Request._begun(self, call.name, places.number, *given, scalar=scalar)
 
     def _many_failed(self, call: str, code: int) -> NoReturn:
         raise from_c(code, f"{call}: window {self._name}")
 
-    def _many_error(
-        self, call: str, code: int, bad: int, shape: Shape, ranks: Array, offsets: Array
-    ) -> Exception:
+    def _many_error(self, call: str, code: int, bad: int, places: Places) -> Exception:
         if bad < 0:
             return from_c(code, f"{call}: window {self._name}")
-        at = np.unravel_index(bad, shape) if shape else ()
-        rank = int(np.broadcast_to(ranks, shape)[at])
-        offset = int(np.broadcast_to(offsets, shape)[at])
-        where = self._where_of(call, at, rank, offset)
-        if code == -errno.ERANGE and self._is_outside(rank, offset):
-            return self._outside(call, at, rank, offset)
-        return from_c(code, where)
+        return self._place_error(call, code, bad, places)
 
-    def _where_of(
-        self, call: str, at: Any, rank: int, offset: int, length: int = 1, what: str = "element"
-    ) -> str:
-        """As `_where`, of one place of many; `at` is its index in the arguments."""
-        index = f", {what} [{', '.join(map(str, at))}]" if at else ""
-        return f"{call}: window {self._name}{index}, rank {rank}, offset {offset}, length {length}"
-
-    def _is_outside(self, rank: int, offset: int) -> bool:
-        return not 0 <= rank < len(self._sizes) or not 0 <= offset < self._sizes[rank]
-
-    def _outside(self, call: str, at: Any, rank: int, offset: int) -> BoundsError:
-        """Return the error for an element that is not there."""
-        where, last = self._where_of(call, at, rank, offset), len(self._sizes) - 1
-        if 0 <= rank <= last:
+    def _place_error(self, call: str, code: int, bad: int, places: Places) -> Exception:
+        """Return the error of one of many places, by its index."""
+        rank, offset, count = (int(array[bad]) for array in places.broadcast())
+        at = ", ".join(map(str, np.unravel_index(bad, places.shape))) if places.shape else ""
+        what = "element" if places.counts is None else "range"
+        where = f"{call}: window {self._name}{f', {what} [{at}]' if at else ''}, rank {rank}, "
+        where += f"offset {offset}, length {count}"
+        known = 0 <= rank < len(self._sizes)
+        if code != -errno.ERANGE or (known and self._has(rank, offset, count)):
+            return from_c(code, where)
+        if known:
             text = f"{where}: outside the {self._sizes[rank]} elements there"
         else:
-            text = f"{where}: there are ranks 0 to {last}{self._hint_for(rank)}"
-        known = rank if 0 <= rank <= last else None
-        return BoundsError(errno.ERANGE, text, call=call, rank=known)
+            text = f"{where}: there are ranks 0 to {len(self._sizes) - 1}{self._hint_for(rank)}"
+        return BoundsError(errno.ERANGE, text, call=call, rank=rank if known else None)
+
+    def _has(self, rank: int, offset: int, count: int) -> bool:
+        return count >= 0 <= offset and offset + count <= self._sizes[rank]

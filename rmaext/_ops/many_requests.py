@@ -13,8 +13,8 @@ from ..typing import Operation, ScalarT
 from .arguments import told
 from .atomic_ops import operation
 from .core import Array
-from .many import CSWAP, GET, PUT, Call, indices
-from .ranges import Places, RangeOperations
+from .many import CSWAP, GET, PUT, Call
+from .ranges import RangeOperations
 from .request import Request, done_at_once
 
 __all__ = ["ManyRequests"]
@@ -217,25 +217,16 @@ class ManyRequests(RangeOperations[ScalarT]):
         out: Array | None = None,
     ) -> Request:
         """Begin an operation on many elements; what goes by memory is done here."""
-        given = (ranks, offsets, values)
-        ranks, offsets = indices("ranks", ranks), indices("offsets", offsets)
-        far = self._far(call, ranks)
+        given = (ranks, offsets, values, out)
+        places, values, out = self._arranged(call, *given)
+        far = np.broadcast_to(self._far(call, places.ranks), places.shape)
         if self._divided or self._null is not None or not far.any():
-            got = self._many_or_none(call, type_, *given, out)
+            got = self._many_or_none(call, type_, *given)
             return done_at_once(got if call.kind == GET.kind or got is None else got[()])
-        arguments = [ranks, offsets] if values is None else [ranks, offsets, values]
-        shape = np.broadcast_shapes(*(array.shape for array in arguments))
-        if out is None:
-            out = np.empty(shape, self._dtype) if call.results else None
-        elif out.shape != shape:
-            raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
-        flat = [np.broadcast_to(array, shape).reshape(-1) for array in arguments]
-        places = Places(flat[0], flat[1], None, shape, flat[0].size)
-        request = self._begin_at(call, type_, places, flat[2] if flat[2:] else None, out)
-        near = ~np.broadcast_to(far, shape).reshape(-1)
-        if call.kind == lib.RMAEXT_UPDATE and near.any():  # C has checked them
-            own = [array[near] for array in flat]
-            got = self._many(call, type_, own[0], own[1], own[2], None)
+        request = self._begin_places(call, places, values, out, type_=type_)
+        if call.kind == lib.RMAEXT_UPDATE and not far.all():  # C has checked them
+            near = ~far.reshape(-1)
+            got = self._many(call, type_, *places.some(values, near), None)
             if out is not None:
                 out.reshape(-1)[near] = got
         return request

@@ -5,49 +5,21 @@ from __future__ import annotations
 
 import errno
 import math
-from typing import Any, NamedTuple
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
-from .._native._lib import ffi, lib
-from .._runtime.failures import from_c
-from ..errors import BoundsError
 from ..typing import ScalarT
 from .arguments import told
-from .core import Array, Shape
-from .many import GET, PUT, Call, ManyOperations, indices
+from .core import Array
+from .many import GET, PUT, Call, ManyOperations, Places, indices, spread
 from .request import Request, done_at_once
 
-__all__ = ["Places", "RangeOperations"]
+__all__ = ["RangeOperations"]
 
-_NULL = ffi.NULL
-_PENDING = lib.RMAEXT_PENDING
-_from_buffer = ffi.from_buffer
-_INT64 = np.dtype(np.int64)
-_LONGS = ffi.typeof("int64_t[]")
 _LARGE = 1 << 24  # elements, from which on an array for results is made after the checks only
-
-
-class Places(NamedTuple):
-    """Where a call goes: arrays of int64, of one dimension, or none where one stands for all."""
-
-    ranks: Array
-    offsets: Array
-    counts: Array | None  # None: one element each
-    shape: Shape  # in which the program gave them
-    elements: int
-
-    @property
-    def number(self) -> int:
-        """How many places there are."""
-        return math.prod(self.shape)
-
-    def broadcast(self) -> list[Array]:
-        """Return ranks, offsets and counts, each of the whole length."""
-        counts = np.array(1) if self.counts is None else self.counts
-        return [np.broadcast_to(it, self.number) for it in (self.ranks, self.offsets, counts)]
 
 
 class RangeOperations(ManyOperations[ScalarT]):
@@ -93,8 +65,8 @@ class RangeOperations(ManyOperations[ScalarT]):
         >>> win.get_ranges(0, [7, 0], [3, 2])
         array([7., 8., 9., 0., 1.])
         """
-        result: NDArray[ScalarT] = self._ranges("get_ranges", GET, ranks, offsets, counts, out)
-        return result
+        result = self._begin_ranges("get_ranges", GET, ranks, offsets, counts, out).wait()
+        return cast(NDArray[ScalarT], result)
 
     @told
     def put_ranges(self, ranks: Any, offsets: Any, counts: Any, values: Any) -> None:
@@ -126,7 +98,7 @@ class RangeOperations(ManyOperations[ScalarT]):
         >>> win.local[:3]
         array([6., 7., 0.])
         """
-        self._ranges("put_ranges", PUT, ranks, offsets, counts, values)
+        self._begin_ranges("put_ranges", PUT, ranks, offsets, counts, values).wait()
 
     @told
     def rget_ranges(
@@ -197,13 +169,9 @@ class RangeOperations(ManyOperations[ScalarT]):
 
     def _range_places(self, call: str, ranks: Any, offsets: Any, counts: Any) -> Places:
         self._check_open(call)
-        ranks, offsets = _index("ranks", ranks), _index("offsets", offsets)
-        counts = _index("counts", counts)
-        shapes = {ranks.shape, offsets.shape, counts.shape} - {()}
-        shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
-        number = math.prod(shape)
-        ranks, offsets, counts = _flat(ranks, shape), _flat(offsets, shape), _flat(counts, shape)
-        elements = int(counts.sum() if counts.ndim else counts * number)
+        given = indices("ranks", ranks), indices("offsets", offsets), indices("counts", counts)
+        shape, (ranks, offsets, counts) = spread(*given)
+        elements = int(counts.sum() if counts.ndim else counts * math.prod(shape))
         places = Places(ranks, offsets, counts, shape, elements)
         if elements < 0 or elements > _LARGE:
             self._check_ranges(call, places)  # before an array for them is made
@@ -213,28 +181,15 @@ class RangeOperations(ManyOperations[ScalarT]):
         """Raise BoundsError for the first range that is not in the window."""
         lists = (array.tolist() for array in places.broadcast())
         for i, (rank, offset, count) in enumerate(zip(*lists, strict=True)):
-            if rank == self._null and count >= 0:
-                continue
-            if not 0 <= rank < len(self._sizes):
-                why = f"there are ranks 0 to {len(self._sizes) - 1}{self._hint_for(rank)}"
-            elif offset < 0 or count < 0 or offset + count > self._sizes[rank]:
-                why = f"outside the {self._sizes[rank]} elements there"
-            else:
-                continue
-            text = f"{self._range(call, places, i)}: {why}"
-            raise BoundsError(errno.ERANGE, text, call=call, rank=rank)
+            nowhere = rank == self._null and count >= 0
+            known = 0 <= rank < len(self._sizes)
+            if not nowhere and not (known and self._has(rank, offset, count)):
+                raise self._place_error(call, -errno.ERANGE, i, places)
 
-    def _range(self, call: str, places: Places, i: int) -> str:
-        """Return the words with which an error of a range begins."""
-        rank, offset, count = (int(array[i]) for array in places.broadcast())
-        at = np.unravel_index(i, places.shape) if places.shape else ()
-        what = "element" if places.counts is None else "range"
-        return self._where_of(call, at, rank, offset, count, what)
-
-    def _range_error(self, call: str, code: int, bad: int, places: Places) -> Exception:
-        if code == -errno.ERANGE:
-            self._check_ranges(call, places)
-        return from_c(code, self._range(call, places, bad) if bad >= 0 else call)
+    def _many_error(self, call: str, code: int, bad: int, places: Places) -> Exception:
+        if code == -errno.ERANGE and places.counts is not None:
+            self._check_ranges(call, places)  # C may have refused one before it, for their sum
+        return super()._many_error(call, code, bad, places)
 
     def _range_arrays(
         self, call: Call, places: Places, given: Any
@@ -257,12 +212,6 @@ class RangeOperations(ManyOperations[ScalarT]):
             )
         return values, None if values is not None else given
 
-    def _ranges(
-        self, name: str, call: Call, ranks: Any, offsets: Any, counts: Any, given: Any
-    ) -> Any:
-        request = self._begin_ranges(name, call, ranks, offsets, counts, given)
-        return request.wait()
-
     def _begin_ranges(
         self, name: str, call: Call, ranks: Any, offsets: Any, counts: Any, given: Any
     ) -> Request:
@@ -272,7 +221,7 @@ class RangeOperations(ManyOperations[ScalarT]):
         if self._divided or (self._null is not None and (places.ranks == self._null).any()):
             self._by_elements(call, places, values, out)
             return done_at_once(out)
-        return self._begin_at(call, 0, places, values, out)
+        return self._begin_places(call, places, values, out)
 
     def _by_elements(
         self, call: Call, places: Places, values: Array | None, out: Array | None
@@ -286,54 +235,3 @@ class RangeOperations(ManyOperations[ScalarT]):
         flat = None if out is None else out.reshape(-1)
         values = None if values is None else values.reshape(-1)
         self._many_or_none(call, 0, np.repeat(ranks, counts), at, values, flat)
-
-    # -- one call of C ---------------------------------------------------------------
-
-    def _begin_at(
-        self, call: Call, type_: int, places: Places, values: Array | None, out: Array | None
-    ) -> Request:
-        """Begin an operation on many places. The request, or the fabric, keeps the arrays."""
-        ranks, offsets, counts = places.ranks, places.offsets, places.counts
-        ones = 0 if ranks.ndim else lib.RMAEXT_ONE_RANK
-        ones |= 0 if offsets.ndim else lib.RMAEXT_ONE_OFFSET
-        ones |= 0 if counts is None or counts.ndim else lib.RMAEXT_ONE_COUNT
-        ranks, offsets = _plain(ranks), _plain(offsets)
-        counts = None if counts is None else _plain(counts)
-        if values is not None:
-            values = np.ascontiguousarray(values)
-        what = {
-            "kind": call.kind,
-            "op": call.op,
-            "type": type_,
-            "ones": ones,
-            "unit": self._dtype.itemsize,
-            "count": places.number,
-            "ranks": _from_buffer(_LONGS, ranks),
-            "offsets": _from_buffer(_LONGS, offsets),
-            "counts": _NULL if counts is None else _from_buffer(_LONGS, counts),
-            "elements": places.elements,
-        }
-
-        def error(code: int, bad: int) -> Exception:
-            return self._range_error(call.name, code, bad, places)
-
-        return self._begin_places(call.name, what, values, out, error)
-
-
-def _index(what: str, given: Any) -> Array:
-    """Return ranks, offsets or counts as int64; most are that already."""
-    if type(given) is np.ndarray and given.dtype is _INT64:
-        return given
-    return indices(what, given)
-
-
-def _flat(array: Array, shape: Shape) -> Array:
-    """Return indices in one dimension; one that stands for all as it is."""
-    if array.ndim == 0 or (array.ndim == 1 and array.shape == shape):
-        return array
-    return np.broadcast_to(array, shape).reshape(-1)
-
-
-def _plain(array: Array) -> Array:
-    """Return indices as C reads them: one after another, each aligned."""
-    return array if array.flags.carray else np.require(array, None, ["C", "A"])

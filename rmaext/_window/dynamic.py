@@ -19,7 +19,7 @@ from .._memory import arrays, node
 from .._native._lib import ffi, lib
 from .._ops.arguments import told
 from .._ops.core import Array, Place
-from .._ops.many import PUT
+from .._ops.many import PUT, Places
 from .._runtime.failures import from_c, not_for
 from ..errors import AccessError, AlignmentError, AttachError, RmaError
 from ..typing import ScalarT
@@ -279,19 +279,12 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             what.kind, what.op, what.type = lib.RMAEXT_UPDATE, lib.RMAEXT_NO_OP, lib.RMAEXT_UINT8
         super()._run(call, place, buffers, what)
 
-    def _many_error(
-        self,
-        call: str,
-        code: int,
-        bad: int,
-        shape: tuple[int, ...],
-        ranks: Array,
-        offsets: Array,
-    ) -> Exception:
-        error = super()._many_error(call, code, bad, shape, ranks, offsets)
+    def _many_error(self, call: str, code: int, bad: int, places: Places) -> Exception:
+        error = super()._many_error(call, code, bad, places)
         if bad >= 0 or not isinstance(error, RmaError) or error.rank is None:
             return error
-        there = np.broadcast_to(offsets, shape)[np.broadcast_to(ranks, shape) == error.rank]
+        ranks, offsets, _ = places.broadcast()
+        there = offsets[ranks == error.rank]
         first, last = int(there.min()), int(there.max())
         text = f"{call}: window {self._name}, rank {error.rank}, offset {first}, length "
         text += f"{last + 1 - first}: {error.detail}"

@@ -13,7 +13,7 @@ from .._comm.columns import changed, each
 from .._memory import arrays
 from .._native._lib import lib
 from .._ops.core import Array, Place, Shape
-from .._ops.many import GET, PUT, Call, indices
+from .._ops.many import GET, PUT, Call, Places, indices
 from .._runtime.failures import not_for
 from .._runtime.reports import dtype_name
 from ..errors import AlignmentError
@@ -77,17 +77,13 @@ class FieldView(View[ScalarT]):
         out: Array | None,
     ) -> Any:
         if self._layout.shape:  # C counts offsets in the bytes that divide all distances
-            # what is in one piece and aligned does not come here again
-            ranks = np.require(indices("ranks", ranks), None, ["C", "A"])
             records, inner = np.divmod(indices("offsets", offsets), len(self._within))
-            places = records * self._layout.record + self._within[inner]
-            offsets = np.require(places // self._stride, None, ["C", "A"])
+            offsets = (records * self._layout.record + self._within[inner]) // self._stride
         return super()._many(call, type_, ranks, offsets, values, out)
 
-    def _many_error(
-        self, call: str, code: int, bad: int, shape: Shape, ranks: Array, offsets: Array
-    ) -> Exception:
-        return super()._many_error(call, code, bad, shape, ranks, self._indices(offsets))
+    def _many_error(self, call: str, code: int, bad: int, places: Places) -> Exception:
+        places = places._replace(offsets=self._indices(places.offsets))
+        return super()._many_error(call, code, bad, places)
 
     def _run(
         self,

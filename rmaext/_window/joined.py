@@ -19,7 +19,7 @@ from .._fabric.registration import How, one_part
 from .._memory.arrays import access_bits, address, part_of, window_array
 from .._native._lib import lib
 from .._ops.core import Array, Place, WindowCore
-from .._ops.many import Call, indices
+from .._ops.many import Call, Places
 from .._runtime import lifetime
 from .._runtime.reports import dtype_name
 from ..errors import KeyRejectedError
@@ -355,39 +355,31 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         values: Array | None,
         out: Array | None,
     ) -> Any:
-        ranks, offsets = indices("ranks", ranks), indices("offsets", offsets)
-        arrays = [ranks, offsets] if values is None else [ranks, offsets, values]
-        shape = np.broadcast_shapes(*(array.shape for array in arrays))
-        if out is None:
-            out = np.empty(shape, self._dtype) if call.results else None
-        elif out.shape != shape:
-            raise ValueError(f"{call.name}: out has shape {out.shape}, the elements {shape}")
-        flat = [np.broadcast_to(array, shape).reshape(-1) for array in arrays]
-        which, places = self._sort(call.name, flat[0], flat[1], shape)
+        whole, values, out = self._arranged(call, ranks, offsets, values, out)
+        ranks = whole.broadcast()[0]
+        which, places = self._sort(call.name, whole)
         access = (_READ if call.results else 0) | (_WRITE if call.kind != lib.RMAEXT_GET else 0)
         number = type_ if call.kind == lib.RMAEXT_UPDATE else -1
         lots = [(self._arrays[k], np.flatnonzero(which == k)) for k in np.unique(which)]
         for window, lot in lots:
-            for rank in np.unique(flat[0][lot]).tolist():
+            for rank in np.unique(ranks[lot]).tolist():
                 window._foresee(call.name, (rank, 0, 1), access, number)
         results = None if out is None else out.reshape(-1)
         for window, lot in lots:
-            part = None if values is None else flat[2][lot]
-            got = window._many(call, type_, flat[0][lot], places[lot], part, None)
+            given = whole.some(values, lot)
+            got = window._many(call, type_, given[0], places[lot], given[2], None)
             if results is not None:
                 results[lot] = got
         return out
 
-    def _sort(
-        self, call: str, ranks: Array, offsets: Array, shape: tuple[int, ...]
-    ) -> tuple[Array, Array]:
+    def _sort(self, call: str, places: Places) -> tuple[Array, Array]:
         """Return which array each element is in, and where there; BoundsError if in none."""
+        ranks, offsets, _ = places.broadcast()
         known = np.where((ranks >= 0) & (ranks < len(self._sizes)), ranks, 0)
         sizes = self._bounds[known, -1]
         bad = np.flatnonzero((ranks != known) | (offsets < 0) | (offsets >= sizes))
         if bad.size:
-            at = np.unravel_index(bad[0], shape) if shape else ()
-            raise self._outside(call, at, int(ranks[bad[0]]), int(offsets[bad[0]]))
+            raise self._place_error(call, -errno.ERANGE, int(bad[0]), places)
         which = np.zeros(ranks.size, np.int64)
         for k in range(1, len(self._arrays)):
             which += offsets >= self._bounds[known, k]

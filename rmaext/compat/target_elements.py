@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .._memory.arrays import call_of, part_call
 from .._native._lib import ffi, lib
 from .._ops.atomic_ops import OPERATIONS
+from .._ops.many import Call, Places
 from .._window.dynamic import DynamicWindow
 from ..errors import AlignmentError, Unsupported
 from .buffers import Target, runs_of
@@ -28,7 +29,6 @@ Bytes = NDArray[np.uint8]
 Basic = tuple[int, int, bool]  # see `Layout.basic`
 
 _PUT, _GET, _UPDATE = lib.RMAEXT_PUT, lib.RMAEXT_GET, lib.RMAEXT_UPDATE
-_NULL = ffi.NULL
 _LONGS = ffi.typeof("int64_t[]")
 _LONG_UPDATE = 1024
 _NAMES = {number: name for name, number in OPERATIONS.items()}
@@ -151,23 +151,12 @@ class TargetElements:
         layout = self.layout
         if not (layout.grain % unit or self.first % unit):
             scale = unit  # which C has loops for
-        places = layout.cells(unit, self.base, scale)
-        ranks = np.array([self.rank], np.int64)
-        asked = {
-            "kind": kind,
-            "op": op,
-            "type": number,
-            "ones": lib.RMAEXT_ONE_RANK,
-            "unit": unit,
-            "scale": scale,
-            "count": layout.nbytes // unit,
-            "ranks": ffi.from_buffer(_LONGS, ranks),
-            "offsets": ffi.from_buffer(_LONGS, places),
-            "values": _NULL if values is None else ffi.from_buffer(values),
-            "results": _NULL if results is None else ffi.from_buffer(results),
-        }
-        buffers = (ranks, places, values, results)
-        code, _ = self.window._run_many(self.call, ranks, asked, buffers)
+        at = np.frombuffer(layout.cells(unit, self.base, scale), np.int64)
+        call = Call(self.call, kind, op, results is not None)
+        places = Places(np.array(self.rank), at, None, at.shape, at.size)
+        more = {"unit": unit, "scale": scale}
+        what = self.window._places_call(call, places, values, results, number, **more)
+        code, _ = self.window._run_many(self.call, places, what, values, results)
         if code:
             self.window._many_failed(self.call, code)
 
