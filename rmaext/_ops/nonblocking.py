@@ -10,11 +10,10 @@ import numpy as np
 
 from .._memory import arrays
 from .._native._lib import lib
-from .._runtime.failures import from_c
 from ..typing import Operation, ScalarT
 from .arguments import behind, no_integer, told
 from .atomic_ops import operation
-from .core import Array, Place
+from .core import Array
 from .keyed import KeyedRequests, check_alone
 from .request import Request, done_at_once
 from .updates import UpdateOperations
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["NonblockingOperations"]
 
-_FABRIC = lib.RMAEXT_FABRIC
+_CSWAP, _FABRIC = lib.RMAEXT_CSWAP, lib.RMAEXT_FABRIC
 _LONG_RUN = 128  # elements, from which on a run costs less as an update of its own
 
 
@@ -51,7 +50,7 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         place = self._place("rput", rank, offset, array.size)
         if place is None:
             return done_at_once(None)
-        return self._begin("rput", place, lib.RMAEXT_PUT, operand=array)
+        return self._begin("rput", place, (array, None), arrays.move_call(lib.RMAEXT_PUT, array))
 
     @behind
     def _rget(
@@ -75,7 +74,7 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             out = np.empty(0 if place is None else count, self._dtype)
         if place is None:
             return done_at_once(out)
-        return self._begin("rget", place, lib.RMAEXT_GET, result=out)
+        return self._begin("rget", place, (out,), arrays.move_call(lib.RMAEXT_GET, out))
 
     @behind
     def _accumulate(
@@ -139,7 +138,6 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             self.accumulate(origin, rank, offset, op)
             self.flush(rank)
             return done_at_once(None)
-        self._check_open("raccumulate")
         return self._begin_update("raccumulate", operation(op), origin, rank, offset, fetch=False)
 
     @told
@@ -177,7 +175,6 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         """
         if self._fabric is None or self._divided:
             return done_at_once(self.get_accumulate(origin, rank, offset, op))
-        self._check_open("rget_accumulate")
         return self._begin_update("rget_accumulate", operation(op), origin, rank, offset)
 
     @told
@@ -214,10 +211,6 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         """
         if self._fabric is None or self._divided:
             return done_at_once(self.fetch_op(value, rank, offset, op))
-        self._check_open("rfetch_op")
-        value = arrays.origin(value, self._dtype)
-        if value.ndim:
-            raise ValueError(f"rfetch_op: value has shape {value.shape}; use rget_accumulate")
         return self._begin_update("rfetch_op", operation(op), value, rank, offset, scalar=True)
 
     @told
@@ -252,15 +245,7 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         """
         if self._fabric is None or self._divided:
             return done_at_once(self.compare_and_swap(compare, value, rank, offset))
-        call = "rcompare_and_swap"
-        self._check_open(call)
-        wanted = arrays.origin(compare, self._dtype)
-        new = arrays.origin(value, self._dtype)
-        if wanted.shape != new.shape:
-            raise ValueError(f"{call}: shapes {wanted.shape} and {new.shape} differ")
-        return self._begin_update(
-            call, lib.RMAEXT_CSWAP, new, rank, offset, compare=wanted, scalar=True
-        )
+        return self._begin_update("rcompare_and_swap", _CSWAP, value, rank, offset, compare)
 
     # -- helpers -------------------------------------------------------------------
 
@@ -271,56 +256,6 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         except TypeError:
             raise no_integer(rank=rank) from None
 
-    def _begin_update(
-        self,
-        call: str,
-        op: int,
-        value: Any,
-        rank: int,
-        offset: int,
-        *,
-        compare: Array | None = None,
-        fetch: bool = True,
-        scalar: bool = False,
-    ) -> Request:
-        operand = arrays.origin(value, self._dtype)
-        place = self._place(call, rank, offset, operand.size)
-        if place is None:
-            return done_at_once(np.empty(0, self._dtype) if fetch else None)
-        return self._begin(
-            call,
-            place,
-            lib.RMAEXT_UPDATE,
-            op,
-            self._atomic_number(call, place, op),
-            operand=operand,
-            compare=compare,
-            result=np.empty(operand.shape, self._dtype) if fetch else None,
-            scalar=scalar,
-        )
-
-    def _begin(
-        self,
-        call: str,
-        place: Place,
-        kind: int,
-        op: int = 0,
-        type_: int = 0,
-        *,
-        operand: Array | None = None,
-        compare: Array | None = None,
-        result: Array | None = None,
-        scalar: bool = False,
-    ) -> Request:
-        """Begin an operation. The request, or the fabric, keeps the arrays."""
-        rank, first, count = place
-        itemsize = self._dtype.itemsize
-        number = count if kind == lib.RMAEXT_UPDATE else count * itemsize
-        what = arrays.call_of(kind, number, operand, compare, result, op, type_)
-        what.rank, what.offset = rank, first * self._stride
-
-        def error(code: int, _bad: int) -> Exception:
-            return from_c(code, self._where(call, place))
-
-        buffers = (operand, compare, result)
-        return Request._begun(self, call, place, what, buffers, error, scalar=scalar)
+    def _begin_update(self, *given: Any, **how: Any) -> Request:
+        request: Request = self._update(*given, begin=True, **how)
+        return request

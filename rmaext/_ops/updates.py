@@ -11,11 +11,13 @@ import numpy as np
 
 from .._memory import arrays
 from .._native._lib import lib
+from .._runtime.failures import from_c
 from ..errors import Unsupported
 from ..typing import ScalarT
 from .arguments import behind, no_integer
 from .atomic_ops import OPERATIONS, operation
 from .core import Array, Place, WindowCore
+from .request import Request, done_at_once
 
 __all__ = ["UpdateOperations"]
 
@@ -33,39 +35,20 @@ class UpdateOperations(WindowCore[ScalarT]):
 
     @behind
     def _get_accumulate(self, origin: Any, rank: int, offset: int = 0, op: Any = "sum") -> Array:
-        self._check_open("get_accumulate")
-        old = self._update("get_accumulate", operation(op), origin, rank, offset)
-        return np.empty(0, self._dtype) if old is None else old
+        old: Array = self._update("get_accumulate", operation(op), origin, rank, offset)
+        return old
 
     @behind
     def _fetch_op(self, value: Any, rank: int, offset: int = 0, op: Any = "sum") -> Any:
-        self._check_open("fetch_op")
-        value = arrays.origin(value, self._dtype)
-        if value.ndim:
-            raise ValueError(f"fetch_op: value has shape {value.shape}; use get_accumulate")
-        old = self._update("fetch_op", operation(op), value, rank, offset)
-        return np.empty(0, self._dtype) if old is None else old[()]
+        return self._update("fetch_op", operation(op), value, rank, offset, scalar=True)[()]
 
     @behind
     def _fetch_add(self, value: Any, rank: int, offset: int = 0) -> Any:
-        self._check_open("fetch_add")
-        old = self._update("fetch_add", lib.RMAEXT_SUM, value, rank, offset)
-        return np.empty(0, self._dtype) if old is None else old[()]
+        return self._update("fetch_add", lib.RMAEXT_SUM, value, rank, offset)[()]
 
     @behind
     def _compare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Any:
-        call = "compare_and_swap"
-        self._check_open(call)
-        wanted = arrays.origin(compare, self._dtype)
-        new = arrays.origin(value, self._dtype)
-        if wanted.shape != new.shape:
-            raise ValueError(f"{call}: shapes {wanted.shape} and {new.shape} differ")
-        place = self._place(call, rank, offset, wanted.size)
-        if place is None:
-            return np.empty(0, self._dtype)
-        old = np.empty(wanted.shape, self._dtype)
-        self._run_update(call, _CSWAP, place, new, wanted, old)
-        return old[()]
+        return self._update("compare_and_swap", _CSWAP, value, rank, offset, compare)[()]
 
     @behind
     def _load(self, rank: int, offset: int = 0, count: int | None = None) -> Any:
@@ -73,13 +56,9 @@ class UpdateOperations(WindowCore[ScalarT]):
         number = 1 if count is None else operator.index(count)
         if number < 0:
             raise ValueError(f"load: count {count} is negative")
-        place = self._place("load", rank, offset, number)
-        if place is None:
-            return np.empty(0, self._dtype)
-        old = np.empty(() if count is None else number, self._dtype)
         # an operand, as messages have one; nobody reads it
-        self._run_update("load", lib.RMAEXT_NO_OP, place, np.zeros_like(old), None, old)
-        return old[()]
+        unread = np.zeros(() if count is None else number, self._dtype)
+        return self._update("load", lib.RMAEXT_NO_OP, unread, rank, offset)[()]
 
     @behind
     def _store(self, value: Any, rank: int, offset: int = 0) -> None:
@@ -102,30 +81,59 @@ class UpdateOperations(WindowCore[ScalarT]):
         return bool(self._records[number].access & lib.RMAEXT_READ)
 
     def _update(
-        self, call: str, op: int, value: Any, rank: Any, offset: Any, fetch: bool = True
-    ) -> Array | None:
-        """Return the previous values; None without `fetch`, or if the rank is MPI.PROC_NULL."""
-        operand = arrays.origin(value, self._dtype)
-        place = self._place(call, rank, offset, operand.size)
-        if place is None:
-            return None
-        old = np.empty(operand.shape, self._dtype) if fetch else None
-        self._run_update(call, op, place, operand, None, old)
-        return old
-
-    def _run_update(
         self,
         call: str,
         op: int,
+        value: Any,
+        rank: Any,
+        offset: Any,
+        compare: Any = None,
+        *,
+        fetch: bool = True,
+        scalar: bool = False,
+        begin: bool = False,
+    ) -> Any:
+        """Carry an update out, or begin it.
+
+        Returns the previous values, None without `fetch`; or the request of that. `scalar`: it
+        is of one element, by a call that takes no more. The rank may be MPI.PROC_NULL.
+        """
+        self._check_open(call)
+        wanted = arrays.origin(compare, self._dtype) if op == _CSWAP else None
+        operand = arrays.origin(value, self._dtype)
+        if scalar and operand.ndim:
+            other = f"{'r' * begin}get_accumulate"
+            raise ValueError(f"{call}: value has shape {operand.shape}; use {other}")
+        if wanted is not None and wanted.shape != operand.shape:
+            raise ValueError(f"{call}: shapes {wanted.shape} and {operand.shape} differ")
+        place = self._place(call, rank, offset, operand.size)
+        if place is None:
+            nothing = np.empty(0, self._dtype) if fetch else None
+            return done_at_once(nothing) if begin else nothing
+        old = np.empty(operand.shape, self._dtype) if fetch else None
+        buffers, number = (operand, wanted, old), self._atomic_number(call, place, op)
+        what = arrays.call_of(lib.RMAEXT_UPDATE, operand.size, *buffers, op, number)
+        if begin:
+            return self._begin(call, place, buffers, what, scalar=scalar or op == _CSWAP)
+        self._run(call, place, tuple(it for it in buffers if it is not None), what)
+        return old
+
+    def _begin(
+        self,
+        call: str,
         place: Place,
-        operand: Array,
-        compare: Array | None,
-        old: Array | None,
-    ) -> None:
-        number = self._atomic_number(call, place, op)
-        buffers = tuple(array for array in (operand, compare, old) if array is not None)
-        what = arrays.call_of(lib.RMAEXT_UPDATE, operand.size, operand, compare, old, op, number)
-        self._run(call, place, buffers, what)
+        buffers: tuple[Array | None, ...],
+        what: Any,
+        *,
+        scalar: bool = False,
+    ) -> Request:
+        """Begin an operation, which is as for `_run`; the last of the buffers is its result."""
+        what.rank, what.offset = place[0], self._byte(place[1])
+
+        def error(code: int, _bad: int) -> Exception:
+            return from_c(code, self._where(call, place))
+
+        return Request._begun(self, call, place, what, buffers, error, scalar=scalar)
 
     def _atomic_number(self, call: str, place: Place, op: int) -> int:
         """Return C's number of the dtype, if it has such an operation."""

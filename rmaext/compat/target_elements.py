@@ -194,17 +194,10 @@ class TargetElements:
         runs = layout.number
         at_once = window._fabric is None or window._divided
         if begin and runs == 1 and not at_once:
-            return unless_done(
-                window._begin(
-                    f"r{self.call}",
-                    (self.rank, self.first, operand.size // unit),
-                    _UPDATE,
-                    op,
-                    number,
-                    operand=operand,
-                    result=old,
-                )
-            )
+            count = operand.size // unit
+            what = call_of(_UPDATE, count, operand, None, old, op, number)
+            place = (self.rank, self.first, count)
+            return unless_done(window._begin(f"r{self.call}", place, (operand, old), what))
         align = lib.rmaext_type_align(number)
         address: int = window._records[self.rank].address
         if layout.grain % align or (address + self.first) % align:
