@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import BoundsError, RmaError
 
-__all__ = ["behind", "named", "no_integer", "told", "told_as"]
+__all__ = ["begins", "behind", "integers", "named", "no_integer", "told", "told_as"]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -39,6 +39,14 @@ def no_integer(**arguments: Any) -> TypeError:
                 what = f"not {given!r:.40} ({type(given).__name__})"
             return TypeError(f"{name} must be an integer, {what}")
     return TypeError(f"{', '.join(arguments)} must be integers")
+
+
+def integers(**arguments: Any) -> list[int]:
+    """Return arguments as ints; TypeError, with the name, for the first that is no integer."""
+    try:
+        return list(map(operator.index, arguments.values()))
+    except TypeError:
+        raise no_integer(**arguments) from None
 
 
 def told_as(name: str) -> Callable[[_Method], _Method]:
@@ -66,6 +74,51 @@ def told_as(name: str) -> Callable[[_Method], _Method]:
 def told(method: _Method) -> _Method:
     """As `told_as`, by the name of the method."""
     return told_as(method.__name__)(method)
+
+
+_BEGINS = """\
+Parameters
+----------
+{given}
+    As for `{call}`; arrays may not be changed before the request is done, nor `out` be used.
+
+Returns
+-------
+Request
+    Done once all is applied at the target. Its result is what `{call}` returns.
+
+Raises
+------
+RmaError, TypeError, ValueError
+    At once, as `{call}` would.
+PeerLostError, ClosedError
+    At once, if the operation can be refused; else from the request.
+
+Notes
+-----
+Local, not blocking; waits as `rput` does. What goes by memory is done when it returns.
+{note}
+
+"""
+
+
+def begins(note: str = "") -> Callable[[_Method], _Method]:
+    """As `told`, for a method that begins what the one without the r in front carries out.
+
+    Completes its docstring, which has what differs: the first sentence and the examples.
+    """
+
+    def decorate(method: _Method) -> _Method:
+        code, text = method.__code__, method.__doc__
+        if text:  # else Python was told to leave it out
+            first, gap, examples = text.partition("Examples\n")
+            margin = "\n" + first.rpartition("\n")[2]
+            given = ", ".join(code.co_varnames[1 : code.co_argcount])
+            rest = _BEGINS.format(given=given, call=method.__name__[1:], note=note)
+            method.__doc__ = first + rest.replace("\n", margin) + gap + examples
+        return told(method)
+
+    return decorate
 
 
 def behind(method: _Method) -> _Method:

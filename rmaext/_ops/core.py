@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import errno
 import math
-import operator
 import weakref
 from collections import Counter
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from .._runtime.copies import Unique
 from .._runtime.failures import from_c
 from ..errors import BoundsError, ClosedError
 from ..typing import Route, ScalarT
-from .arguments import no_integer
+from .arguments import integers
 
 if TYPE_CHECKING:
     from mpi4py import MPI
@@ -195,10 +194,7 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
 
     def _rank(self, rank: Any, call: str) -> int:
         """Return a rank as an int; BoundsError if the window does not have it."""
-        try:
-            number = operator.index(rank)
-        except TypeError:
-            raise no_integer(rank=rank) from None
+        (number,) = integers(rank=rank)
         if not 0 <= number < len(self._sizes):
             last = len(self._sizes) - 1
             text = f"{call}: window {self._name} has ranks 0 to {last}, not {number}"
@@ -215,10 +211,7 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
 
     def _place(self, call: str, rank: Any, offset: Any, count: int) -> Place | None:
         """Check rank, offset and count, integers of any size; None: no operation (proc_null)."""
-        try:
-            number, first = operator.index(rank), operator.index(offset)
-        except TypeError:
-            raise no_integer(rank=rank, offset=offset) from None
+        number, first = integers(rank=rank, offset=offset)
         if not 0 <= number < len(self._sizes):
             if number == self._null:
                 return None
@@ -237,10 +230,7 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
             arrays.check_result(out, self._dtype)
         if count is None:
             return self._rest(call, rank, offset) if out is None else out.size
-        try:
-            count = operator.index(count)
-        except TypeError:
-            raise no_integer(count=count) from None
+        (count,) = integers(count=count)
         if count < 0:
             raise ValueError(f"{call}: count {count} is negative")
         if out is not None and out.size != count:
@@ -249,10 +239,7 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
 
     def _rest(self, call: str, rank: Any, offset: Any) -> int:
         """Return the number of elements from offset to the end."""
-        try:
-            number, first = operator.index(rank), operator.index(offset)
-        except TypeError:
-            raise no_integer(rank=rank, offset=offset) from None
+        number, first = integers(rank=rank, offset=offset)
         if number == self._null:
             return 0
         return max(0, self._sizes[self._rank(number, call)] - max(0, first))

@@ -10,7 +10,7 @@ import numpy as np
 from .._memory import arrays
 from .._native._lib import lib
 from ..typing import Operation, ScalarT
-from .arguments import told
+from .arguments import begins
 from .atomic_ops import operation
 from .core import Array
 from .many import CSWAP, GET, PUT, Call
@@ -23,28 +23,9 @@ __all__ = ["ManyRequests"]
 class ManyRequests(RangeOperations[ScalarT]):
     """The operations of `ManyOperations` that return a `Request`."""
 
-    @told
+    @begins()
     def rput_many(self, ranks: Any, offsets: Any, values: Any) -> Request:
         """Begin a put_many.
-
-        Parameters
-        ----------
-        ranks, offsets, values
-            As for `put_many`; an array of values may not be changed before the request is done.
-
-        Returns
-        -------
-        Request
-            Done once all is in the targets' memory. Its result is None.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
-            At once, if the operation can be refused.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
 
         Examples
         --------
@@ -56,28 +37,9 @@ class ManyRequests(RangeOperations[ScalarT]):
         values = arrays.origin(values, self._dtype)
         return self._begin_many(PUT._replace(name="rput_many"), 0, ranks, offsets, values)
 
-    @told
+    @begins()
     def rget_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Request:
         """Begin a get_many.
-
-        Parameters
-        ----------
-        ranks, offsets, out
-            As for `get_many`; `out` may not be used before the request is done.
-
-        Returns
-        -------
-        Request
-            Its result is the array.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
-            At once, if the operation can be refused.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
 
         Examples
         --------
@@ -89,33 +51,11 @@ class ManyRequests(RangeOperations[ScalarT]):
             arrays.check_result(out, self._dtype)
         return self._begin_many(GET._replace(name="rget_many"), 0, ranks, offsets, None, out)
 
-    @told
+    @begins()
     def raccumulate_many(
         self, ranks: Any, offsets: Any, values: Any, op: Operation = "sum"
     ) -> Request:
         """Begin an accumulate_many.
-
-        Parameters
-        ----------
-        ranks, offsets, values, op
-            As for `accumulate_many`; an array of values may not be changed before the request
-            is done.
-
-        Returns
-        -------
-        Request
-            Done once all updates are applied at the targets. Its result is None.
-
-        Raises
-        ------
-        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
-            At once, as `accumulate_many` would.
-        PeerLostError, ClosedError
-            At once, if the operation can be refused; else from the request.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
 
         Examples
         --------
@@ -125,33 +65,11 @@ class ManyRequests(RangeOperations[ScalarT]):
         """
         return self._begin_updates("raccumulate_many", op, False, ranks, offsets, values)
 
-    @told
+    @begins()
     def rfetch_op_many(
         self, ranks: Any, offsets: Any, values: Any, op: Operation = "sum"
     ) -> Request:
         """Begin a fetch_op_many.
-
-        Parameters
-        ----------
-        ranks, offsets, values, op
-            As for `fetch_op_many`; an array of values may not be changed before the request is
-            done.
-
-        Returns
-        -------
-        Request
-            Its result is the previous values.
-
-        Raises
-        ------
-        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
-            At once, as `fetch_op_many` would.
-        PeerLostError, ClosedError
-            At once, if the operation can be refused; else from the request.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
 
         Examples
         --------
@@ -160,32 +78,11 @@ class ManyRequests(RangeOperations[ScalarT]):
         """
         return self._begin_updates("rfetch_op_many", op, True, ranks, offsets, values)
 
-    @told
+    @begins()
     def rcompare_and_swap_many(
         self, ranks: Any, offsets: Any, compare: Any, values: Any
     ) -> Request:
         """Begin a compare_and_swap_many.
-
-        Parameters
-        ----------
-        ranks, offsets, compare, values
-            As for `compare_and_swap_many`.
-
-        Returns
-        -------
-        Request
-            Its result is the previous values: those that equal `compare` were replaced.
-
-        Raises
-        ------
-        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
-            At once, as `compare_and_swap_many` would.
-        PeerLostError, ClosedError
-            At once, if the operation can be refused; else from the request.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. By memory it is done when it returns.
 
         Examples
         --------

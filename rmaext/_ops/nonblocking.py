@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from .._memory import arrays
 from .._native._lib import lib
 from ..typing import Operation, ScalarT
-from .arguments import behind, no_integer, told
+from .arguments import begins, behind, integers
 from .atomic_ops import operation
 from .core import Array
 from .keyed import KeyedRequests, check_alone
@@ -100,33 +99,14 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         for start, row in zip(starts.tolist(), rows, strict=True):
             self.accumulate(row, target, start, op)
 
-    @told
+    @begins(
+        "Corresponds to MPI_Raccumulate. "
+        "Updates of one origin apply in the order in which they are begun, whatever they are."
+    )
     def raccumulate(
         self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
     ) -> Request:
         """Begin an accumulate.
-
-        Parameters
-        ----------
-        origin, rank, offset, op
-            As for `accumulate`; an array may not be changed before the request is done.
-
-        Returns
-        -------
-        Request
-            Done once the update is applied at the target. Its result is None.
-
-        Raises
-        ------
-        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
-            At once, as `accumulate` would.
-        PeerLostError, ClosedError
-            At once, if the operation can be refused; else from the request.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. Corresponds to MPI_Raccumulate. Updates of one
-        origin apply in the order in which they are begun, whatever they are.
 
         Examples
         --------
@@ -140,32 +120,11 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             return done_at_once(None)
         return self._begin_update("raccumulate", operation(op), origin, rank, offset, fetch=False)
 
-    @told
+    @begins("Corresponds to MPI_Rget_accumulate.")
     def rget_accumulate(
         self, origin: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
     ) -> Request:
         """Begin a get_accumulate.
-
-        Parameters
-        ----------
-        origin, rank, offset, op
-            As for `get_accumulate`; an array may not be changed before the request is done.
-
-        Returns
-        -------
-        Request
-            Its result is an array of the previous values.
-
-        Raises
-        ------
-        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
-            At once, as `get_accumulate` would.
-        PeerLostError, ClosedError
-            At once, if the operation can be refused; else from the request.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. Corresponds to MPI_Rget_accumulate.
 
         Examples
         --------
@@ -177,32 +136,11 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             return done_at_once(self.get_accumulate(origin, rank, offset, op))
         return self._begin_update("rget_accumulate", operation(op), origin, rank, offset)
 
-    @told
+    @begins("MPI_Fetch_and_op has no request-based form.")
     def rfetch_op(
         self, value: Any, rank: int, offset: int = 0, op: Operation | MPI.Op = "sum"
     ) -> Request:
         """Begin a fetch_op.
-
-        Parameters
-        ----------
-        value, rank, offset, op
-            As for `fetch_op`.
-
-        Returns
-        -------
-        Request
-            Its result is the previous value, a NumPy scalar.
-
-        Raises
-        ------
-        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
-            At once, as `fetch_op` would.
-        PeerLostError, ClosedError
-            At once, if the operation can be refused; else from the request.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. MPI_Fetch_and_op has no request-based form.
 
         Examples
         --------
@@ -213,30 +151,9 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             return done_at_once(self.fetch_op(value, rank, offset, op))
         return self._begin_update("rfetch_op", operation(op), value, rank, offset, scalar=True)
 
-    @told
+    @begins("MPI_Compare_and_swap has no request-based form.")
     def rcompare_and_swap(self, compare: Any, value: Any, rank: int, offset: int = 0) -> Request:
         """Begin a compare_and_swap.
-
-        Parameters
-        ----------
-        compare, value, rank, offset
-            As for `compare_and_swap`; arrays may not be changed before the request is done.
-
-        Returns
-        -------
-        Request
-            Its result is the previous values: those that equal `compare` were replaced.
-
-        Raises
-        ------
-        Unsupported, AlignmentError, BoundsError, AccessError, TypeError, ValueError
-            At once, as `compare_and_swap` would.
-        PeerLostError, ClosedError
-            At once, if the operation can be refused; else from the request.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. MPI_Compare_and_swap has no request-based form.
 
         Examples
         --------
@@ -251,10 +168,8 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
 
     def _by_memory(self, rank: Any) -> bool:
         """Whether a put or get to a rank is done when it returns. The bounds are checked later."""
-        try:
-            return bool(self._routes[operator.index(rank)] != _FABRIC)
-        except TypeError:
-            raise no_integer(rank=rank) from None
+        (number,) = integers(rank=rank)
+        return bool(self._routes[number] != _FABRIC)
 
     def _begin_update(self, *given: Any, **how: Any) -> Request:
         request: Request = self._update(*given, begin=True, **how)

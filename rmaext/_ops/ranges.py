@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .._memory import arrays
 from ..typing import ScalarT
-from .arguments import told
+from .arguments import begins, told
 from .core import Array
 from .many import GET, PUT, Call, ManyOperations, Places, indices, spread
 from .request import Request, done_at_once
@@ -100,31 +100,11 @@ class RangeOperations(ManyOperations[ScalarT]):
         """
         self._begin_ranges("put_ranges", PUT, ranks, offsets, counts, values).wait()
 
-    @told
+    @begins("Corresponds to MPI_Rget of each range.")
     def rget_ranges(
         self, ranks: Any, offsets: Any, counts: Any, out: Array | None = None
     ) -> Request:
         """Begin a get_ranges.
-
-        Parameters
-        ----------
-        ranks, offsets, counts, out
-            As for `get_ranges`; `out` may not be used before the request is done.
-
-        Returns
-        -------
-        Request
-            Its result is the array.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
-            At once, if the operation can be refused.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. What is reached by memory is done when it
-        returns. Corresponds to MPI_Rget of each range.
 
         Examples
         --------
@@ -133,29 +113,9 @@ class RangeOperations(ManyOperations[ScalarT]):
         """
         return self._begin_ranges("rget_ranges", GET, ranks, offsets, counts, out)
 
-    @told
+    @begins("Corresponds to MPI_Rput of each range.")
     def rput_ranges(self, ranks: Any, offsets: Any, counts: Any, values: Any) -> Request:
         """Begin a put_ranges.
-
-        Parameters
-        ----------
-        ranks, offsets, counts, values
-            As for `put_ranges`; an array of values may not be changed before the request is
-            done.
-
-        Returns
-        -------
-        Request
-            Done once all is in the targets' memory. Its result is None.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError, PeerLostError, ClosedError
-            At once, if the operation can be refused.
-
-        Notes
-        -----
-        Local, not blocking; waits as `rput` does. Corresponds to MPI_Rput of each range.
 
         Examples
         --------

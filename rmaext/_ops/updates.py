@@ -14,7 +14,7 @@ from .._native._lib import lib
 from .._runtime.failures import from_c
 from ..errors import Unsupported
 from ..typing import ScalarT
-from .arguments import behind, no_integer
+from .arguments import behind, integers
 from .atomic_ops import OPERATIONS, operation
 from .core import Array, Place, WindowCore
 from .request import Request, done_at_once
@@ -72,10 +72,7 @@ class UpdateOperations(WindowCore[ScalarT]):
     # -- helpers -------------------------------------------------------------------
 
     def _may_be_read(self, rank: Any) -> bool:
-        try:
-            number = operator.index(rank)
-        except TypeError:
-            raise no_integer(rank=rank) from None
+        (number,) = integers(rank=rank)
         if self._divided or not 0 <= number < len(self._sizes):
             return False
         return bool(self._records[number].access & lib.RMAEXT_READ)
