@@ -46,6 +46,13 @@ class Part:
         self.grains: list[int] = []
         self.picked: Shape = ()
 
+    @property
+    def result(self) -> Shape:
+        """The shape of what NumPy returns."""
+        if not self.indices:
+            return tuple(self.shape)
+        return (*self.shape[: self.at], *self.picked, *self.shape[self.at :])
+
     def offsets(self, unit: int) -> Array:
         """Return where each element is: int64, in the shape of NumPy's result."""
         scaled = [

@@ -95,20 +95,22 @@ class IndexOperations(ManyOperations[ScalarT]):
         if part.indices:
             return self._pick(_GET, number, part, None)
         out = np.empty(part.shape, self._dtype)
-        self._transfer(_GET, number, part.first, part.shape, part.steps, out)
+        self._transfer(_GET, number, part, out)
         return out[()] if part.scalar else out
 
     @behind
     def _setitem(self, key: Any, values: Any) -> None:
         number, part = self._select("__setitem__", key)
         array = np.asarray(elements(values, self._dtype))
-        if part is None:
-            return
+        if part is not None:
+            self._put_part(number, part, fit(array, part.result))
+
+    def _put_part(self, number: int, part: Part, array: Array) -> None:
+        """Write a part from an array of its shape."""
         if part.indices:
             self._pick(_PUT, number, part, array)
         else:
-            array = fit(array, tuple(part.shape))
-            self._transfer(_PUT, number, part.first, part.shape, part.steps, array)
+            self._transfer(_PUT, number, part, array)
 
     def _select(self, call: str, key: Any) -> tuple[int, Part | None]:
         """Return the rank, and the part of its array; None if the rank is MPI.PROC_NULL."""
@@ -118,9 +120,7 @@ class IndexOperations(ManyOperations[ScalarT]):
             number = operator.index(*key[:1])
         except TypeError:
             raise TypeError(f"the first index is the rank, an integer: {key[:1]}") from None
-        if number == self._null:
-            return number, None
-        return number, self._parse(call, number, key[1:])
+        return number, None if number == self._null else self._parse(call, number, key[1:])
 
     def _parse(self, call: str, rank: int, key: tuple[Any, ...]) -> Part:
         shapes = self._shapes
@@ -132,25 +132,18 @@ class IndexOperations(ManyOperations[ScalarT]):
         shape = shapes if isinstance(shapes, tuple) else shapes[number]
         return Parser(shape, self._steps(shape), where).parse(key)
 
-    def _transfer(
-        self,
-        kind: int,
-        rank: int,
-        first: int,
-        shape: list[int] | Shape,
-        steps: list[int] | Shape,
-        array: Array,
-    ) -> None:
+    def _transfer(self, kind: int, rank: int, part: Part, array: Array) -> None:
         """Read or write a part whose elements are at the steps of slices, in bytes."""
         unit = self._dtype.itemsize
-        place = (rank, self._index(first) if array.size else 0, array.size)
+        place = (rank, self._index(part.first) if array.size else 0, array.size)
         direct = self._routes[rank] == _DIRECT
         if kind == _PUT:
             array = self._apart(rank, array)
         if not direct:
             array = np.asarray(array, order="C")
         own = array.strides if direct else ()
-        with_part = arrays.part_call(kind, unit, shape, steps, own, arrays.address(array))
+        data = arrays.address(array)
+        with_part = arrays.part_call(kind, unit, part.shape, part.steps, own, data)
         self._run(_NAMES[kind], place, (array,), with_part[0])
 
     def _apart(self, rank: int, array: Array) -> Array:
@@ -168,16 +161,13 @@ class IndexOperations(ManyOperations[ScalarT]):
 
     def _pick(self, kind: int, rank: int, part: Part, values: Array | None) -> Array:
         """Read or write the elements that index arrays name."""
-        shape = (*part.shape[: part.at], *part.picked, *part.shape[part.at :])
-        if values is not None:
-            values = fit(values, shape)
+        out = np.empty(part.result, self._dtype) if values is None else None
         unit = self._dtype.itemsize
         if self._stride == unit:
             unit = part.take_runs(unit)
             offsets = part.offsets(unit)
         else:  # of a field, whose records C knows
             offsets = part.offsets(self._stride)
-        out = np.empty(shape, self._dtype) if values is None else None
         if values is not None:
             if unit == self._dtype.itemsize and values.size and not any(values.strides):
                 values = values[(slice(1),) * values.ndim].reshape(())  # it stands for all

@@ -34,19 +34,21 @@ class KeyedRequests(IndexOperations[ScalarT]):
     """What `rput`, `rget`, `put_notify` and `rput_notify` have in common, given a key."""
 
     def _rput_key(self, call: str, values: Any, rank: Any, key: Any) -> Request:
-        """As `win[rank, key] = values`, begun; for one that notifies see `_put_part`."""
+        """As `win[rank, key] = values`, begun."""
         number, part, array = self._part_to_put(call, values, rank, key)
         if part is None or not array.size:
             return done_at_once(None)
         if self._is_far(number):
             return self._begin_part(call, _PUT, number, part, array)
         self._put_part(number, part, array)
+        if self._divided:
+            self.flush(number)
         return done_at_once(None)
 
     def _rget_key(self, call: str, rank: Any, key: Any, out: Array | None) -> Request:
         """As `win[rank, key]`, begun."""
         number, part = self._part_of(call, rank, key)
-        shape = (0,) if part is None else _shape(part)
+        shape = (0,) if part is None else part.result
         if out is not None:
             arrays.check_result(out, self._dtype)
             if part is not None and out.shape != shape:
@@ -66,7 +68,8 @@ class KeyedRequests(IndexOperations[ScalarT]):
         """Return the rank, and the part of its array; None if the rank is MPI.PROC_NULL."""
         self._check_open(call)
         number = operator.index(rank)
-        return number, None if number == self._null else self._parse(call, number, _items(key))
+        items = key if isinstance(key, tuple) else (key,)
+        return number, None if number == self._null else self._parse(call, number, items)
 
     def _part_to_put(
         self, call: str, values: Any, rank: Any, key: Any
@@ -74,20 +77,11 @@ class KeyedRequests(IndexOperations[ScalarT]):
         """Return the same, and an array in the shape of the part."""
         number, part = self._part_of(call, rank, key)
         array = np.asarray(elements(values, self._dtype))
-        return number, part, array if part is None else fit(array, _shape(part))
+        return number, part, array if part is None else fit(array, part.result)
 
     def _is_far(self, rank: int) -> bool:
         """Whether a part of a rank's array is read or written by a request that goes on."""
         return self._routes[rank] == lib.RMAEXT_FABRIC and not self._divided
-
-    def _put_part(self, rank: int, part: Part, array: Array) -> None:
-        """Write a part, all of it before this returns."""
-        if part.indices:
-            self._pick(_PUT, rank, part, array)
-        else:
-            self._transfer(_PUT, rank, part.first, part.shape, part.steps, array)
-        if self._divided:
-            self.flush(rank)
 
     def _begin_part(
         self,
@@ -138,14 +132,3 @@ class KeyedRequests(IndexOperations[ScalarT]):
         made = Call(call, kind, 0, kind == _GET)
         more = {"unit": unit, "notify": notify}
         return self._begin_places(made, places, values, result, error, scalar=scalar, **more)
-
-
-def _items(key: Any) -> tuple[Any, ...]:
-    return key if isinstance(key, tuple) else (key,)
-
-
-def _shape(part: Part) -> tuple[int, ...]:
-    """Return the shape of what a key selects, as NumPy has it."""
-    if not part.indices:
-        return tuple(part.shape)
-    return (*part.shape[: part.at], *part.picked, *part.shape[part.at :])

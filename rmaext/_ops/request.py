@@ -402,13 +402,11 @@ class Request(Unique, cmethods.Request):
         0
         """
         requests = _listed("testany", requests)
-        for _ in range(2):
-            for index, request in enumerate(requests):
-                if request.done:
-                    return index
-            for request in requests[:1]:
-                request.test()  # which makes progress for all of them
-        return None
+        index = _first_done(requests)
+        if index is None and requests:
+            requests[0].test()  # which makes progress for all of them
+            index = _first_done(requests)
+        return index
 
     # -- helpers -------------------------------------------------------------------
 
@@ -609,10 +607,7 @@ def done_at_once(result: Any) -> Request:
 
 
 def _first_done(requests: list[Request]) -> int | None:
-    for index, request in enumerate(requests):
-        if request.done:
-            return index
-    return None
+    return next((index for index, request in enumerate(requests) if request.done), None)
 
 
 def _listed(call: str, requests: Iterable[Any]) -> list[Request]:
