@@ -42,43 +42,30 @@ class Layout:
     from one to the next, whether some of these are none of its data. None if that
     differs.
     """
-    loops: tuple[int, bytes, bytes] | None
-    """Bytes of a run, turns and steps of the loops, the outermost first; None if
+    loops: tuple[int, NDArray[np.int64]] | None
+    """Bytes of a run, and turns and step of each loop, the outermost first; None if
     there are several runs in a turn.
     """
     def __init__(
         self,
-        offsets: Sequence[int],
-        lengths: Sequence[int],
+        runs: Sequence[tuple[int, int]] | NDArray[np.int64],
         number: int,
         unit: int,
         gaps: bool,
         /,
     ) -> None: ...
-    def repeat(self, count: int, /) -> Layout:
-        """Return that of so many elements of the datatype."""
-    def loop(self, count: int, step: int, /) -> Layout:
-        """Put a loop around it; step: bytes."""
+    def repeat(self, count: int, step: int = ..., /) -> Layout:
+        """Return that of so many elements, one after another, or every so many bytes."""
     def blocks(self, counts: Sequence[int], places: Sequence[int], /) -> Layout:
         """Put so many elements at each place, in bytes. One count may stand for all."""
-    def shift(self, by: int, /) -> Layout:
-        """Move it, by bytes."""
-    def resize(self, extent: int, /) -> Layout:
-        """Return it with another extent, in bytes."""
+    def resize(self, extent: int, by: int = 0, /) -> Layout:
+        """Return it with another extent, further on by so many bytes."""
     def head(self, nbytes: int, /) -> Layout:
         """Return the part that its first bytes make up."""
-    @staticmethod
-    def join(layouts: Sequence[Layout], /) -> Layout:
-        """Put one after another."""
     def copy(self, address: int, piece: NDArray[np.uint8], pack: bool, /) -> None:
         """Copy the data at an address to a piece of memory; without `pack` from there."""
-    def runs(self) -> tuple[bytes, bytes]:
-        """Return offset and length of each run, loops written out: twice int64 as bytes."""
-    def cells(self, unit: int, first: int, scale: int, /) -> bytes:
-        """Return where each `unit` bytes are from byte `first` on: int64 as bytes.
-
-        They are divided by `scale`. `unit` divides all lengths.
-        """
+    def runs(self) -> NDArray[np.int64]:
+        """Return offset and length of each run, loops written out."""
 
 def mpi_types(
     types: list[Any],

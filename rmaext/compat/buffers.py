@@ -57,8 +57,8 @@ def pack(layout: Layout, base: int) -> NDArray[np.uint8]:
 
 def runs_of(layout: Layout) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return offset and length of each run of bytes."""
-    offsets, lengths = layout.runs()
-    return np.frombuffer(offsets, np.int64), np.frombuffer(lengths, np.int64)
+    offsets, lengths = layout.runs().T
+    return offsets, lengths
 
 
 def unpack(layout: Layout, base: int, data: NDArray[np.uint8]) -> None:

@@ -65,20 +65,20 @@ def _pair(value: Any, index: Any) -> Layout:
     dtype = np.dtype([("value", value), ("index", index)], align=True)
     fields = dtype.fields
     assert fields is not None
-    offsets = [fields[name][1] for name in ("value", "index")]
-    lengths = [dtype[name].itemsize for name in ("value", "index")]
-    gaps = sum(lengths) < dtype.itemsize
-    return Layout(offsets, lengths, _number(dtype), dtype.itemsize, gaps)
+    runs = [(at, it.itemsize) for it, at, *_ in fields.values()]
+    gaps = sum(length for _, length in runs) < dtype.itemsize
+    return Layout(runs, _number(dtype), dtype.itemsize, gaps)
 
 
 def _plain(kind: str, size: int) -> Layout:
     if not size:
         return _NOTHING
     number = _number(kind if len(kind) > 1 else f"{kind}{size}") if kind else -1
-    return Layout([0], [size], number, size, False)
+    return Layout([(0, size)], number, size, False)
 
 
-_NOTHING = Layout([], [], -1, 0, False)
+_NO_RUNS = np.empty((0, 2), np.int64)
+_NOTHING = Layout(_NO_RUNS, -1, 0, False)
 
 
 @cache
@@ -110,7 +110,7 @@ def _basics() -> dict[int, Layout]:
 def _as_a_whole(layout: Layout) -> Layout:
     """Return the layout of a predefined type with its gaps."""
     number, unit, gaps = layout.basic or (-1, 0, False)
-    return Layout([0], [unit], number, unit, gaps)
+    return Layout([(0, unit)], number, unit, gaps)
 
 
 # -- derived types -------------------------------------------------------------------
@@ -157,10 +157,10 @@ def _subarray(layout: Layout, given: dict[str, Any]) -> Layout:
     dims = list(zip(given["sizes"], given["subsizes"], given["starts"], strict=True))
     step, first = layout.extent, 0
     for size, count, start in reversed(dims) if given["order"] == MPI.ORDER_C else dims:
-        layout = layout.loop(count, step)
+        layout = layout.repeat(count, step)
         first += start * step
         step *= size
-    return layout.shift(first)
+    return layout.resize(layout.extent, first)
 
 
 def _derive(combiner: str, old: Layout, given: dict[str, Any]) -> Layout:
@@ -171,7 +171,7 @@ def _derive(combiner: str, old: Layout, given: dict[str, Any]) -> Layout:
         return old.repeat(given["count"])
     if combiner in ("VECTOR", "HVECTOR"):
         step = given["stride"] * (old.extent if combiner == "VECTOR" else 1)
-        return old.repeat(given["blocklength"]).loop(given["count"], step)
+        return old.repeat(given["blocklength"]).repeat(given["count"], step)
     if combiner == "SUBARRAY":
         return _subarray(old, given)
     if combiner == "DARRAY":
@@ -221,7 +221,14 @@ def _struct(
     lengths: Sequence[int], places: Sequence[int], parts: Sequence[MPI.Datatype], whole: bool
 ) -> Layout:
     blocks = zip(lengths, places, parts, strict=True)
-    return Layout.join([_flatten(part, whole).blocks([n], [at]) for n, at, part in blocks if n])
+    layouts = [_flatten(part, whole).blocks([n], [at]) for n, at, part in blocks if n]
+    filled = [layout for layout in layouts if layout.nbytes]
+    if len(filled) == 1:
+        return filled[0]
+    basics = {layout.basic for layout in filled}
+    basic = basics.pop() if len(basics) == 1 else None
+    runs = np.concatenate([_NO_RUNS, *(layout.runs() for layout in filled)])
+    return Layout(runs, *(basic or (-1, 0, False)))
 
 
 def _free(part: MPI.Datatype) -> None:

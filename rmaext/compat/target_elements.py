@@ -29,7 +29,6 @@ Bytes = NDArray[np.uint8]
 Basic = tuple[int, int, bool]  # see `Layout.basic`
 
 _PUT, _GET, _UPDATE = lib.RMAEXT_PUT, lib.RMAEXT_GET, lib.RMAEXT_UPDATE
-_LONGS = ffi.typeof("int64_t[]")
 _LONG_UPDATE = 1024
 _NAMES = {number: name for name, number in OPERATIONS.items()}
 
@@ -116,8 +115,8 @@ class TargetElements:
         loops = self.layout.loops
         if self.dynamic or loops is None:
             return False
-        unit, *dims = loops
-        turns, steps = (ffi.from_buffer(_LONGS, it) for it in dims)
+        unit, dims = loops
+        turns, steps = dims.T.tolist()
         with_part = part_call(kind, unit, turns, steps, (), ffi.from_buffer(data))
         self.window._run(self.call, self.where(), (data,), with_part[0])
         return True
@@ -151,7 +150,10 @@ class TargetElements:
         layout = self.layout
         if not (layout.grain % unit or self.first % unit):
             scale = unit  # which C has loops for
-        at = np.frombuffer(layout.cells(unit, self.base, scale), np.int64)
+        offsets, lengths = runs_of(layout)
+        cells = lengths // unit  # of each run
+        inside = np.arange(cells.sum()) - np.repeat(np.cumsum(cells) - cells, cells)
+        at = (np.repeat(offsets + self.base, cells) + inside * unit) // scale
         call = Call(self.call, kind, op, results is not None)
         places = Places(np.array(self.rank), at, None, at.shape, at.size)
         more = {"unit": unit, "scale": scale}
