@@ -171,17 +171,22 @@ bool py_pack(const struct py_window *w, PyObject *it, union py_cell *cell)
 	return true;
 }
 
-PyArrayObject *py_packed(const struct py_window *w, PyObject *it, npy_intp most)
+bool py_origin_pack(const struct py_window *w, PyObject *it, npy_intp most,
+		    struct py_origin *o)
 {
-	PyArrayObject *array = (PyArrayObject *)it, *copy;
+	PyArrayObject *array = (PyArrayObject *)it;
 
 	if (!PyArray_CheckExact(it) || PyArray_NBYTES(array) > most ||
 	    !PyArray_EquivTypes(PyArray_DESCR(array), w->dtype))
-		return NULL;
-	copy = (PyArrayObject *)PyArray_NewCopy(array, NPY_CORDER);
-	if (!copy)
+		return false;
+	o->copy = (PyArrayObject *)PyArray_NewCopy(array, NPY_CORDER);
+	if (!o->copy) {
 		PyErr_Clear();
-	return copy;
+		return false;
+	}
+	o->data = PyArray_DATA(o->copy);
+	o->bytes = (uint64_t)PyArray_NBYTES(o->copy);
+	return true;
 }
 
 PyArrayObject *py_new_array(const struct py_window *w, int ndim,

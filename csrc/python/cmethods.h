@@ -89,8 +89,8 @@ union py_cell {
 #define PY_NAMES(X) \
 	PY_DECLARED_NAMES(X) X(acquire) X(release) X(abandon_fence)
 #define PY_METHOD_NAMES(X) \
-	PY_DECLARED_METHODS(X) X(getitem) X(setitem) X(shapes) X(transfer) \
-	X(report) X(fence_on) X(release_anyway) X(release_all_anyway) \
+	PY_DECLARED_METHODS(X) X(getitem) X(setitem) X(shapes) X(report) \
+	X(fence_on) X(release_anyway) X(release_all_anyway) \
 	X(unlock_anyway) X(unlock_all_anyway) X(enter) X(exit) X(forsake)
 /* clang-format on */
 
@@ -215,13 +215,35 @@ bool py_find_place(struct py_window **w_p, PyObject *rank, PyObject *offset,
 bool py_to_op(PyObject *it, int *op_p);
 /* a number that fits the window's dtype, as one element of it */
 bool py_pack(const struct py_window *w, PyObject *it, union py_cell *cell);
+/* What a put or update takes, in one piece. */
+struct py_origin {
+	const void *data;
+	uint64_t bytes;
+	PyArrayObject *copy; /* which has the data; NULL: they were in one */
+	union py_cell cell;
+};
 /*
- * A copy, in one piece, of an array of the window's dtype that is not, and has
- * `most` bytes at most. NULL: it is no such array, or there is no memory; no
- * exception is set.
+ * Takes a copy, in one piece, of an array of the window's dtype that is not,
+ * and has `most` bytes at most. False: it is no such array, or there is no
+ * memory; no exception is set.
  */
-PyArrayObject *py_packed(const struct py_window *w, PyObject *it,
-			 npy_intp most);
+bool py_origin_pack(const struct py_window *w, PyObject *it, npy_intp most,
+		    struct py_origin *o);
+/* Takes what is plain, a number, or the same. The copy is the caller's. */
+static inline bool py_origin_take(const struct py_window *w, PyObject *it,
+				  npy_intp most, struct py_origin *o)
+{
+	o->copy = NULL;
+	if (py_is_plain(w, it)) {
+		o->data = PyArray_DATA((PyArrayObject *)it);
+		o->bytes = w->it.unit *
+			   (uint64_t)PyArray_SIZE((PyArrayObject *)it);
+		return true;
+	}
+	o->data = &o->cell;
+	o->bytes = w->it.unit;
+	return py_pack(w, it, &o->cell) || py_origin_pack(w, it, most, o);
+}
 /* A new array of the window's dtype; or NULL, with an exception. */
 PyArrayObject *py_new_array(const struct py_window *w, int ndim,
 			    const npy_intp *shape);
@@ -333,6 +355,9 @@ PyObject *py_owner_new(PyObject *endpoint, PyObject *handle, PyObject *buffers,
 		       rmaext_op *op);
 void py_owner_release(struct py_owner *owner);
 void py_endpoint_reap(struct py_endpoint *endpoint, Py_ssize_t most);
+/* Announces buffers to the registration cache. False: an exception is set. */
+bool py_endpoint_announce(struct py_endpoint *e, PyObject *const *buffers,
+			  Py_ssize_t n);
 static inline struct py_endpoint *py_endpoint_of(const struct py_window *w)
 {
 	return w->fabric == Py_None ? NULL : (struct py_endpoint *)w->fabric;
@@ -477,5 +502,15 @@ extern PyType_Spec py_with_spec, py_locks_spec;
  */
 PyObject *py_surely(PyObject *self, PyObject *name, PyObject *otherwise,
 		    PyObject *const *args, Py_ssize_t n, PyObject *names);
+/* Defines such a method. */
+#define PY_SURELY(type, name, otherwise)                                   \
+	static PyObject *py_##type##_##name(PyObject *self,                \
+					    PyObject *const *args,         \
+					    Py_ssize_t n, PyObject *names) \
+	{                                                                  \
+		return py_surely(self, py_names.name, py_names.otherwise,  \
+				 args, n, names);                          \
+	}                                                                  \
+	_Static_assert(1, "")
 
 #endif

@@ -184,13 +184,20 @@ static bool selection_make_in_brackets(struct py_window *w, PyObject *key,
 	return py_to_index(first, &rank) && selection_make(w, rank, key, 1, s);
 }
 
+static struct rmaext_part selection_part(const struct py_window *w,
+					 const struct selection *s,
+					 const int64_t *locals)
+{
+	return (struct rmaext_part){w->it.unit, s->ndim, s->shape, s->steps,
+				    locals};
+}
+
 /* May it be done at once, with the GIL? Then *strides describes it. */
 static bool selection_is_short(const struct py_window *w,
 			       const struct selection *s, const int64_t *locals,
 			       struct rmx_strides *strides, int access)
 {
-	const struct rmaext_part part = {w->it.unit, s->ndim, s->shape,
-					 s->steps, locals};
+	const struct rmaext_part part = selection_part(w, s, locals);
 
 	return s->rank < w->it.window->count &&
 	       rmx_target_of(w->it.window, s->rank)->route == RMAEXT_DIRECT &&
@@ -226,49 +233,48 @@ static void selection_count(const struct py_window *w,
 			 strides->run * strides->runs, true);
 }
 
-static PyObject *tuple_make(const int64_t *values, int n)
-{
-	PyObject *tuple = PyTuple_New(n);
-
-	for (int i = 0; tuple && i < n; i++) {
-		PyObject *value = PyLong_FromLongLong(values[i]);
-
-		if (!value)
-			Py_CLEAR(tuple);
-		else
-			PyTuple_SET_ITEM(tuple, i, value);
-	}
-	return tuple;
-}
-
-/* Has Window._transfer() do what takes long. */
-static bool selection_transfer(struct py_window *w, int kind,
-			       const struct selection *s, PyArrayObject *array)
-{
-	PyObject *args[] = {
-		PyLong_FromLong(kind),
-		PyLong_FromLongLong(s->rank),
-		PyLong_FromUnsignedLongLong(s->offset),
-		tuple_make(s->shape, s->ndim),
-		tuple_make(s->steps, s->ndim),
-		Py_NewRef((PyObject *)array),
-	};
-	const int n = sizeof(args) / sizeof(*args);
-	PyObject *result = NULL;
-
-	if (args[0] && args[1] && args[2] && args[3] && args[4])
-		result = py_decide(w, py_names.transfer, args, n, NULL);
-	for (int i = 0; i < n; i++)
-		Py_XDECREF(args[i]);
-	Py_XDECREF(result);
-	return result;
-}
-
 static bool selection_has_shape(const struct selection *s,
 				PyArrayObject *values)
 {
 	return PyArray_NDIM(values) == s->ndim &&
 	       PyArray_CompareLists(PyArray_DIMS(values), s->shape, s->ndim);
+}
+
+/*
+ * Does what takes long, with an array of its shape that begins at `data`.
+ * locals: its steps, where the route is direct. Python sees whether it overlaps
+ * a window that it is put to, unless that is mapped.
+ */
+static enum py_outcome selection_run(struct py_window *w, int kind,
+				     const struct selection *s,
+				     PyArrayObject *array,
+				     const int64_t *locals)
+{
+	const bool put = kind == RMAEXT_PUT,
+		   direct = py_target_is_direct(w, s->rank);
+	const struct rmaext_part part =
+		selection_part(w, s, direct ? locals : NULL);
+	const struct py_transfer r = {
+		.it = {.kind = kind,
+		       .rank = s->rank,
+		       .offset = PyArray_SIZE(array) ? s->offset : 0,
+		       .operand = PyArray_DATA(array),
+		       .result = PyArray_DATA(array),
+		       .count = (uint64_t)PyArray_NBYTES(array),
+		       .part = &part},
+		.name = put ? "__setitem__" : "__getitem__",
+		.buffer = {(PyObject *)array, Py_None},
+	};
+	struct rmx_strides strides;
+
+	if (put && (direct ? !rmx_strides_make(&strides, &part) ||
+				     rmx_strides_overlap(&strides,
+							 selection_memory(w, s),
+							 PyArray_BYTES(array))
+			   : s->rank == w->it.window->self ||
+				     !PyArray_IS_C_CONTIGUOUS(array)))
+		return PY_DECLINED;
+	return py_transfer_run(w, &r);
 }
 
 /*
@@ -333,7 +339,7 @@ static PyObject *window_subscript(struct py_window *w, PyObject *key)
 	out = py_new_array(w, s.ndim, s.shape);
 	if (!out)
 		return NULL;
-	if (!selection_transfer(w, RMAEXT_GET, &s, out)) {
+	if (selection_run(w, RMAEXT_GET, &s, out, NULL) != PY_DONE) {
 		Py_DECREF(out);
 		return NULL;
 	}
@@ -361,9 +367,10 @@ static bool selection_broadcast(const struct selection *s,
 	return true;
 }
 
-/* Writes what is short. */
+/* Writes what is short; any: or an array of its shape. */
 static enum py_outcome selection_put(struct py_window *w,
-				     const struct selection *s, PyObject *value)
+				     const struct selection *s, PyObject *value,
+				     bool any)
 {
 	PyArrayObject *values = (PyArrayObject *)value;
 	int64_t locals[RMX_DIMS] = {0};
@@ -379,8 +386,13 @@ static enum py_outcome selection_put(struct py_window *w,
 	} else if (!py_pack(w, value, &cell)) {
 		return PY_DECLINED;
 	}
-	if (!selection_is_short(w, s, locals, &strides, RMAEXT_WRITE) ||
-	    rmx_strides_overlap(&strides, selection_memory(w, s), from))
+	if (!selection_is_short(w, s, locals, &strides, RMAEXT_WRITE))
+		return any && from != cell.bytes &&
+				       s->rank < w->it.window->count &&
+				       selection_has_shape(s, values)
+			       ? selection_run(w, RMAEXT_PUT, s, values, locals)
+			       : PY_DECLINED;
+	if (rmx_strides_overlap(&strides, selection_memory(w, s), from))
 		return PY_DECLINED;
 	rmx_strides_copy(&strides, true, selection_memory(w, s), from);
 	selection_count(w, s, &strides, RMAEXT_DID_PUT);
@@ -393,8 +405,9 @@ enum py_outcome py_put_part(struct py_window *w, int64_t rank, PyObject *key,
 {
 	struct selection s;
 
-	return selection_make(w, rank, key, 0, &s) ? selection_put(w, &s, value)
-						   : PY_DECLINED;
+	return selection_make(w, rank, key, 0, &s)
+		       ? selection_put(w, &s, value, false)
+		       : PY_DECLINED;
 }
 
 /* Room for a layout of one run. */
@@ -408,8 +421,7 @@ static const struct rmx_layout *selection_layout(const struct py_window *w,
 						 const struct selection *s,
 						 struct one_run *to)
 {
-	const struct rmaext_part part = {w->it.unit, s->ndim, s->shape,
-					 s->steps, NULL};
+	const struct rmaext_part part = selection_part(w, s, NULL);
 	struct rmx_layout *l = (struct rmx_layout *)to->room;
 	struct rmx_strides strides;
 
@@ -465,29 +477,12 @@ enum py_outcome py_update_part(struct py_window *w, int op, int64_t rank,
 	return py_update_sides(w, op, &own, NULL, &there);
 }
 
-static enum py_outcome window_assign(struct py_window *w, PyObject *key,
-				     PyObject *value)
-{
-	PyArrayObject *values = (PyArrayObject *)value;
-	struct selection s;
-	enum py_outcome done;
-
-	if (!selection_make_in_brackets(w, key, &s))
-		return PY_DECLINED;
-	done = selection_put(w, &s, value);
-	if (done != PY_DECLINED || !PyArray_CheckExact(value) ||
-	    !PyArray_EquivTypes(PyArray_DESCR(values), w->dtype) ||
-	    !selection_has_shape(&s, values))
-		return done;
-	return selection_transfer(w, RMAEXT_PUT, &s, values) ? PY_DONE
-							     : PY_FAILED;
-}
-
 static int window_ass_subscript(struct py_window *w, PyObject *key,
 				PyObject *value)
 {
 	PyObject *args[] = {key, value}, *result;
-	enum py_outcome done;
+	enum py_outcome done = PY_DECLINED;
+	struct selection s;
 
 	if (!value) {
 		PyErr_SetString(PyExc_TypeError,
@@ -495,7 +490,8 @@ static int window_ass_subscript(struct py_window *w, PyObject *key,
 				"assigned");
 		return -1;
 	}
-	done = window_assign(w, key, value);
+	if (selection_make_in_brackets(w, key, &s))
+		done = selection_put(w, &s, value, true);
 	if (done == PY_DECLINED) {
 		result = py_decide(w, py_names.setitem, args, 2, NULL);
 		Py_XDECREF(result);

@@ -56,30 +56,18 @@ static enum py_outcome notified_bytes(struct py_window *w, const void *from,
 static enum py_outcome notified_put(struct py_window *w, PyObject *origin,
 				    int64_t rank, int64_t index, int slot)
 {
-	PyArrayObject *packed;
 	enum py_outcome done;
-	union py_cell cell;
+	struct py_origin o;
 	uint64_t offset;
 
 	if (!py_is_open(w) || !py_to_bytes(w, index, &offset))
 		return PY_DECLINED;
 	if (PyList_CheckExact(origin) && !PyList_GET_SIZE(origin))
-		return notified_bytes(w, cell.bytes, 0, rank, offset, slot);
-	if (py_is_plain(w, origin))
-		return notified_bytes(
-			w, PyArray_DATA((PyArrayObject *)origin),
-			(uint64_t)PyArray_NBYTES((PyArrayObject *)origin), rank,
-			offset, slot);
-	if (py_pack(w, origin, &cell))
-		return notified_bytes(w, cell.bytes, w->it.unit, rank, offset,
-				      slot);
-	packed = py_packed(w, origin, PY_GIL_BYTES);
-	if (!packed)
+		return notified_bytes(w, &o.cell, 0, rank, offset, slot);
+	if (!py_origin_take(w, origin, PY_GIL_BYTES, &o))
 		return PY_DECLINED;
-	done = notified_bytes(w, PyArray_DATA(packed),
-			      (uint64_t)PyArray_NBYTES(packed), rank, offset,
-			      slot);
-	Py_DECREF(packed);
+	done = notified_bytes(w, o.data, o.bytes, rank, offset, slot);
+	Py_XDECREF(o.copy);
 	return done;
 }
 

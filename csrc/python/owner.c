@@ -141,14 +141,15 @@ void py_owner_release(struct py_owner *it)
 		py_endpoint_reap(e, 4);
 }
 
-static bool buffers_announce(struct py_endpoint *e, PyObject *buffers)
+bool py_endpoint_announce(struct py_endpoint *e, PyObject *const *buffers,
+			  Py_ssize_t n)
 {
-	for (Py_ssize_t i = 0; e->know && i < PyTuple_GET_SIZE(buffers); i++) {
-		PyObject *it = PyTuple_GET_ITEM(buffers, i), *known;
+	for (Py_ssize_t i = 0; e->know && i < n; i++) {
+		PyObject *known =
+			PyArray_Check(buffers[i])
+				? PyObject_CallOneArg(e->know, buffers[i])
+				: Py_NewRef(Py_None);
 
-		if (!PyArray_Check(it))
-			continue;
-		known = PyObject_CallOneArg(e->know, it);
 		if (!known)
 			return false;
 		Py_DECREF(known);
@@ -210,7 +211,9 @@ static PyObject *owner_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 		return NULL;
 	}
 	if (endpoint != Py_None &&
-	    !buffers_announce((struct py_endpoint *)endpoint, buffers))
+	    !py_endpoint_announce((struct py_endpoint *)endpoint,
+				  &PyTuple_GET_ITEM(buffers, 0),
+				  PyTuple_GET_SIZE(buffers)))
 		return NULL;
 	it = py_owner_new(endpoint, handle, buffers, NULL);
 	if (it)
@@ -364,12 +367,6 @@ static PyObject *owner_get_ended(struct py_owner *it, void *closure)
 	return PyBool_FromLong(__atomic_load_n(&it->ended, __ATOMIC_ACQUIRE));
 }
 
-static PyObject *owner_get_busy(struct py_owner *it, void *closure)
-{
-	(void)closure;
-	return PyBool_FromLong(it->waiting);
-}
-
 static PyObject *owner_get_goes_on(struct py_owner *it, void *closure)
 {
 	(void)closure;
@@ -419,13 +416,14 @@ static PyMethodDef owner_methods[] = {
 static PyMemberDef owner_members[] = {
 	{"bad", T_LONGLONG, offsetof(struct py_owner, bad), READONLY,
 	 PY_DOC_owner_bad},
+	{"busy", T_BOOL, offsetof(struct py_owner, waiting), READONLY,
+	 PY_DOC_owner_busy},
 	{NULL, 0, 0, 0, NULL},
 };
 
 static PyGetSetDef owner_attributes[] = {
 	PY_GETTER(owner, rank, owner_get_rank),
 	PY_GETTER(owner, ended, owner_get_ended),
-	PY_GETTER(owner, busy, owner_get_busy),
 	PY_GETTER(owner, goes_on, owner_get_goes_on),
 	{NULL, NULL, NULL, NULL, NULL},
 };

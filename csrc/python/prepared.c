@@ -22,55 +22,24 @@ struct bound {
 	/* a registered buffer has none of the following */
 	vectorcallfunc call;
 	enum rmx_kind kind;
-	PyObject *rank, *offset; /* the place, for Python */
-	int64_t number, index;	 /* the same for C; number -1: Python decides */
+	PyObject *rank, *offset;
 };
 
-static PyObject *bound_decide(struct bound *b, enum rmx_kind kind,
-			      PyObject *rank, PyObject *offset)
-{
-	PyObject *w = (PyObject *)b->window;
-
-	switch (kind) {
-	case RMX_PUT:
-		return PyObject_CallMethodObjArgs(w, py_names.put, b->array,
-						  rank, offset, NULL);
-	case RMX_GET:
-		return PyObject_CallMethodObjArgs(w, py_names.get, rank, offset,
-						  Py_None, b->array, NULL);
-	default:
-		return PyObject_CallMethodObjArgs(w, py_names.fetch_add,
-						  b->array, rank, offset, NULL);
-	}
-}
-
-/* number and index are the place for C, rank and offset the same for Python. */
+/* A call of the window's method, with the array. */
 static PyObject *bound_run(struct bound *b, enum rmx_kind kind, PyObject *rank,
-			   PyObject *offset, int64_t number, int64_t index)
+			   PyObject *offset)
 {
-	PyObject *result = NULL;
-	enum py_outcome done = PY_DECLINED;
+	PyObject *into[] = {rank, offset, Py_None, b->array};
+	PyObject *from[] = {b->array, rank, offset};
 
 	switch (kind) {
 	case RMX_PUT:
-		done = py_put(b->window, b->array, number, index);
-		result = Py_None;
-		break;
+		return py_window_put(b->window, from, 3, NULL);
 	case RMX_GET:
-		if (py_is_plain_result(b->window, b->array))
-			done = py_get(b->window, (PyArrayObject *)b->array,
-				      number, index);
-		result = b->array;
-		break;
+		return py_window_get(b->window, into, 4, NULL);
 	default:
-		done = py_update(b->window, &py_sum, b->array, number, index,
-				 &result);
-		if (done == PY_DONE)
-			return result;
+		return py_window_fetch_add(b->window, from, 3, NULL);
 	}
-	if (done == PY_DECLINED)
-		return bound_decide(b, kind, rank, offset);
-	return done == PY_DONE ? Py_NewRef(result) : NULL;
 }
 
 /* Shows only what does not change: it looks at no memory and asks nobody. */
@@ -130,7 +99,7 @@ static PyObject *prepared_call(PyObject *self, PyObject *const *args, size_t n,
 				"were given when it was prepared");
 		return NULL;
 	}
-	return bound_run(b, b->kind, b->rank, b->offset, b->number, b->index);
+	return bound_run(b, b->kind, b->rank, b->offset);
 }
 
 static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
@@ -160,8 +129,6 @@ static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
 	b->offset = Py_NewRef(offset);
 	b->kind = (enum rmx_kind)kind;
 	b->call = prepared_call;
-	if (!py_to_place(rank, offset, &b->number, &b->index))
-		b->number = RMX_NO_RANK;
 	return (PyObject *)b;
 }
 
@@ -192,7 +159,6 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 		.names = {&py_names.rank, &py_names.offset},
 	};
 	PyObject *got[2] = {NULL};
-	int64_t rank, index;
 
 	if (!py_take(&signature, got, args, n, keywords)) {
 		PyErr_Format(PyExc_TypeError,
@@ -200,10 +166,7 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 			     kind_names[kind]);
 		return NULL;
 	}
-	if (!py_to_place(got[0], got[1], &rank, &index))
-		rank = RMX_NO_RANK;
-	return bound_run(b, kind, got[0], got[1] ? got[1] : py_names.zero, rank,
-			 index);
+	return bound_run(b, kind, got[0], got[1] ? got[1] : py_names.zero);
 }
 
 static PyObject *py_buffer_put(struct bound *b, PyObject *const *args,

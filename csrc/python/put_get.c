@@ -54,33 +54,22 @@ enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
 	struct py_transfer r = {
 		.it = {.kind = RMAEXT_PUT, .rank = rank},
 		.name = "put",
-		.buffer = {Py_None, Py_None},
+		.buffer = {origin, Py_None},
 	};
-	PyArrayObject *packed = NULL;
 	enum py_outcome done;
-	union py_cell cell;
+	struct py_origin o;
 
-	if (!py_is_open(w) || !py_to_bytes(w, index, &r.it.offset))
+	if (!py_is_open(w) || !py_to_bytes(w, index, &r.it.offset) ||
+	    !py_origin_take(w, origin, NPY_MAX_INTP, &o))
 		return PY_DECLINED;
-	if (py_is_plain(w, origin)) {
-		r.it.operand = PyArray_DATA((PyArrayObject *)origin);
-		r.it.count = w->it.unit *
-			     (uint64_t)PyArray_SIZE((PyArrayObject *)origin);
-		r.buffer[0] = origin;
-	} else if (py_pack(w, origin, &cell)) {
-		/* so short a put is a copy when rmaext_start() returns */
-		r.it.operand = cell.bytes;
-		r.it.count = w->it.unit;
-	} else {
-		packed = py_packed(w, origin, NPY_MAX_INTP);
-		if (!packed)
-			return PY_DECLINED;
-		r.it.operand = PyArray_DATA(packed);
-		r.it.count = w->it.unit * (uint64_t)PyArray_SIZE(packed);
-		r.buffer[0] = (PyObject *)packed;
-	}
+	/* so short a put as a cell's is a copy when rmaext_start() returns */
+	r.it.operand = o.data;
+	r.it.count = o.bytes;
+	if (!o.copy)
+		return transfer_move(w, &r);
+	r.buffer[0] = (PyObject *)o.copy;
 	done = transfer_move(w, &r);
-	Py_XDECREF(packed);
+	Py_DECREF(o.copy);
 	return done;
 }
 

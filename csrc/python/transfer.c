@@ -66,23 +66,6 @@ enum py_outcome py_raise_code(struct py_window *w, const char *call,
 	return transfer_continue(w, &r, code, NULL);
 }
 
-/* Announces long buffers to the registration cache, as Owner() does. */
-static bool transfer_announce(struct py_window *w, const struct py_transfer *r)
-{
-	const struct py_endpoint *e = py_endpoint_of(w);
-
-	if (!e || !e->know || transfer_count(w, r) * w->it.unit <= RMX_COPY_MAX)
-		return true;
-	for (int i = 0; i < PY_BUFFERS; i++) {
-		PyObject *known = PyObject_CallOneArg(e->know, r->buffer[i]);
-
-		if (!known)
-			return false;
-		Py_DECREF(known);
-	}
-	return true;
-}
-
 bool py_join(struct py_window *w, const struct rmaext_call *single)
 {
 	struct rmaext_window *it = w->it.window;
@@ -111,7 +94,8 @@ enum py_outcome py_transfer_run(struct py_window *w,
 	rmaext_op *op = NULL;
 	int code = 0;
 
-	if (!transfer_announce(w, r))
+	if (e && transfer_count(w, r) * w->it.unit > RMX_COPY_MAX &&
+	    !py_endpoint_announce(e, r->buffer, PY_BUFFERS))
 		return PY_FAILED;
 	for (int i = 0; i < PY_BUFFERS; i++)
 		Py_INCREF(r->buffer[i]);

@@ -2,26 +2,11 @@
 /* Window's updates: their docstrings and arguments. */
 #include "python/cmethods.h"
 
-static PyArrayObject *array_of_cell(const struct py_window *w,
-				    const union py_cell *cell)
-{
-	PyArrayObject *array = py_new_array(w, 0, NULL);
-
-	if (array)
-		memcpy(PyArray_DATA(array), cell, w->it.unit);
-	return array;
-}
-
-static PyArrayObject *array_like(const struct py_window *w, PyArrayObject *it)
-{
-	return py_new_array(w, PyArray_NDIM(it), PyArray_DIMS(it));
-}
-
-/* The usual update: one element, on the direct route. */
-static enum py_outcome update_cell(struct py_window *w,
-				   const struct py_update *u,
-				   const union py_cell *operand, int64_t rank,
-				   uint64_t offset, PyObject **old_p)
+/* The usual update: one element, on the direct route; inlined, which counts. */
+__attribute__((always_inline)) static inline enum py_outcome
+update_cell(struct py_window *w, const struct py_update *u,
+	    const union py_cell *operand, const union py_cell *compare,
+	    int64_t rank, uint64_t offset, PyObject **old_p)
 {
 	union py_cell old;
 	const struct rmaext_call it = {
@@ -30,6 +15,7 @@ static enum py_outcome update_cell(struct py_window *w,
 		.rank = rank,
 		.offset = offset,
 		.operand = operand,
+		.compare = compare,
 		.result = u->result == PY_NOTHING ? NULL : &old,
 		.count = 1,
 	};
@@ -109,120 +95,96 @@ enum py_outcome py_update(struct py_window *w, const struct py_update *u,
 		.it = {.kind = RMAEXT_UPDATE,
 		       .op = u->op,
 		       .type = w->it.type,
-		       .rank = rank,
-		       .count = 1},
+		       .rank = rank},
 		.name = u->call,
-		.buffer = {value, Py_None},
+		.buffer = {Py_None, Py_None},
 	};
-	PyArrayObject *operand;
-	enum py_outcome done;
-	union py_cell cell;
+	enum py_outcome done = PY_DECLINED;
+	PyArrayObject *array;
+	struct py_origin o;
 
 	if (!py_is_open(w) || w->it.type < 0 ||
-	    !py_to_bytes(w, index, &r.it.offset))
+	    !py_to_bytes(w, index, &r.it.offset) ||
+	    !py_origin_take(w, value, NPY_MAX_INTP, &o))
 		return PY_DECLINED;
-	if (py_is_plain(w, value)) {
-		operand = (PyArrayObject *)Py_NewRef(value);
-		r.it.count = (uint64_t)PyArray_SIZE(operand);
-		if (u->result == PY_SCALAR && PyArray_NDIM(operand))
-			goto odd;
-		if (r.it.count == 1 && !py_rank_is_direct(w, rank) &&
-		    update_join(w, u, PyArray_DATA(operand), rank,
-				r.it.offset)) {
-			Py_DECREF(operand);
-			return PY_DONE;
-		}
-	} else if (!py_pack(w, value, &cell)) {
-		operand = py_packed(w, value, NPY_MAX_INTP);
-		if (!operand)
-			return PY_DECLINED;
-		r.it.count = (uint64_t)PyArray_SIZE(operand);
-		if (u->result == PY_SCALAR && PyArray_NDIM(operand))
-			goto odd;
-	} else if (py_rank_is_direct(w, rank) && u->result != PY_ARRAY) {
-		return update_cell(w, u, &cell, rank, r.it.offset, old_p);
-	} else if (update_join(w, u, &cell, rank, r.it.offset)) {
-		return PY_DONE;
-	} else {
-		operand = array_of_cell(w, &cell); /* C may use it for long */
-		if (!operand)
-			return PY_FAILED;
+	array = o.copy ? o.copy : (PyArrayObject *)value;
+	if (o.data == &o.cell) {
+		if (u->result != PY_ARRAY && py_rank_is_direct(w, rank))
+			return update_cell(w, u, &o.cell, NULL, rank,
+					   r.it.offset, old_p);
+		array = NULL;
 	}
-	r.buffer[0] = (PyObject *)operand;
-	r.it.operand = PyArray_DATA(operand);
+	r.it.count = o.bytes / w->it.unit;
+	if (u->result == PY_SCALAR && array && PyArray_NDIM(array))
+		goto out;
+	if (r.it.count == 1 && !py_rank_is_direct(w, rank) &&
+	    update_join(w, u, o.data, rank, r.it.offset)) {
+		done = PY_DONE;
+		goto out;
+	}
 	if (!py_target_allows(w, rank, r.it.offset, r.it.count,
 			      rmx_update_access(u->op, fetch)))
-		goto odd;
-	done = fetch ? transfer_fetch(w, &r, array_like(w, operand),
+		goto out;
+	if (!array) { /* C may use it for long */
+		array = o.copy = py_new_array(w, 0, NULL);
+		if (!array)
+			return PY_FAILED;
+		memcpy(PyArray_DATA(array), &o.cell, w->it.unit);
+	}
+	r.buffer[0] = (PyObject *)array;
+	r.it.operand = PyArray_DATA(array);
+	done = fetch ? transfer_fetch(w, &r,
+				      py_new_array(w, PyArray_NDIM(array),
+						   PyArray_DIMS(array)),
 				      u->result != PY_ARRAY, old_p)
 		     : transfer_update(w, &r);
-	Py_DECREF(operand);
-	return done;
-odd:
-	Py_DECREF(operand);
-	return PY_DECLINED;
-}
-
-/* One element, by message: the operands lie in one array, which C may keep. */
-static enum py_outcome swap_far(struct py_window *w,
-				const union py_cell *expected,
-				const union py_cell *swap, int64_t rank,
-				uint64_t offset, PyObject **old_p)
-{
-	const npy_intp two = 2;
-	struct py_transfer r = {
-		.it = {.kind = RMAEXT_UPDATE,
-		       .op = RMAEXT_CSWAP,
-		       .type = w->it.type,
-		       .rank = rank,
-		       .offset = offset,
-		       .count = 1},
-		.name = "compare_and_swap",
-		.buffer = {NULL, Py_None},
-	};
-	PyArrayObject *operands;
-	enum py_outcome done;
-
-	if (!py_target_allows(w, rank, offset, 1,
-			      rmx_update_access(r.it.op, true)))
-		return PY_DECLINED;
-	operands = py_new_array(w, 1, &two);
-	if (!operands)
-		return PY_FAILED;
-	r.buffer[0] = (PyObject *)operands;
-	r.it.compare = PyArray_DATA(operands);
-	r.it.operand = PyArray_BYTES(operands) + w->it.unit;
-	memcpy(PyArray_DATA(operands), expected, w->it.unit);
-	memcpy(PyArray_BYTES(operands) + w->it.unit, swap, w->it.unit);
-	done = transfer_fetch(w, &r, py_new_array(w, 0, NULL), true, old_p);
-	Py_DECREF(operands);
+out:
+	Py_XDECREF(o.copy);
 	return done;
 }
 
 enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
 			int64_t rank, int64_t index, PyObject **old_p)
 {
-	union py_cell old, expected, swap;
-	struct rmaext_call it = {
+	static const struct py_update u = {
+		.call = "compare_and_swap",
 		.op = RMAEXT_CSWAP,
-		.type = w->it.type,
-		.rank = rank,
-		.operand = &swap,
-		.compare = &expected,
-		.result = &old,
-		.count = 1,
+		.result = PY_SCALAR,
 	};
+	struct py_transfer r = {
+		.it = {.kind = RMAEXT_UPDATE,
+		       .op = u.op,
+		       .type = w->it.type,
+		       .rank = rank,
+		       .count = 1},
+		.name = u.call,
+		.buffer = {NULL, Py_None},
+	};
+	union py_cell expected, swap;
+	PyArrayObject *both; /* C may use them for long */
+	enum py_outcome done;
 
 	if (!py_is_open(w) || w->it.type < 0 ||
 	    !py_pack(w, compare, &expected) || !py_pack(w, value, &swap) ||
-	    !py_to_bytes(w, index, &it.offset))
+	    !py_to_bytes(w, index, &r.it.offset))
 		return PY_DECLINED;
-	if (!py_rank_is_direct(w, rank))
-		return swap_far(w, &expected, &swap, rank, it.offset, old_p);
-	if (!rmx_update_direct(w->it.window, &it))
+	if (py_rank_is_direct(w, rank))
+		return update_cell(w, &u, &swap, &expected, rank, r.it.offset,
+				   old_p);
+	if (!py_target_allows(w, rank, r.it.offset, 1,
+			      rmx_update_access(u.op, true)))
 		return PY_DECLINED;
-	*old_p = PyArray_Scalar(&old, w->dtype, NULL);
-	return *old_p ? PY_DONE : PY_FAILED;
+	both = py_new_array(w, 1, &(npy_intp){2});
+	if (!both)
+		return PY_FAILED;
+	r.buffer[0] = (PyObject *)both;
+	r.it.compare = PyArray_DATA(both);
+	r.it.operand = PyArray_BYTES(both) + w->it.unit;
+	memcpy(PyArray_DATA(both), &expected, w->it.unit);
+	memcpy(PyArray_BYTES(both) + w->it.unit, &swap, w->it.unit);
+	done = transfer_fetch(w, &r, py_new_array(w, 0, NULL), true, old_p);
+	Py_DECREF(both);
+	return done;
 }
 
 /* -- the methods */
