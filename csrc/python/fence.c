@@ -57,22 +57,17 @@ static PyObject *call_hand_over(struct py_window *w)
 
 static PyObject *flush_failed(struct py_window *w)
 {
-	PyObject *type, *value, *trace, *result;
+	PyObject *error, *result;
 
 	if (!PyErr_ExceptionMatches(PyExc_Exception)) {
 		call_abandon(w);
 		return NULL;
 	}
-	PyErr_Fetch(&type, &value, &trace);
-	PyErr_NormalizeException(&type, &value, &trace);
-	if (trace)
-		PyException_SetTraceback(value, trace);
+	error = py_exception_taken();
 	call_end(w); /* it has not come: Python makes the call */
 	result = PyObject_CallMethodOneArg((PyObject *)w, py_names.fence_on,
-					   value);
-	Py_XDECREF(type);
-	Py_XDECREF(value);
-	Py_XDECREF(trace);
+					   error);
+	Py_DECREF(error);
 	return result;
 }
 

@@ -95,19 +95,9 @@ PyType_Spec py_with_spec = {
 	.slots = with_slots,
 };
 
-static PyObject *py_locks_unlock(PyObject *self, PyObject *const *args,
-				 Py_ssize_t n, PyObject *names)
-{
-	return py_surely(self, py_names.unlock, py_names.release_anyway, args,
-			 n, names);
-}
+PY_SURELY(locks, unlock, release_anyway);
 
-static PyObject *py_locks_unlock_all(PyObject *self, PyObject *const *args,
-				     Py_ssize_t n, PyObject *names)
-{
-	return py_surely(self, py_names.unlock_all, py_names.release_all_anyway,
-			 args, n, names);
-}
+PY_SURELY(locks, unlock_all, release_all_anyway);
 
 static PyMethodDef locks_methods[] = {
 	PY_FASTCALL(locks, unlock),

@@ -35,19 +35,17 @@ static int type_number(int type_num)
 /* The type that a buffer's format of one letter means, or -1. */
 static int format_number(const char *format)
 {
-	static const char letters[] = "?bBhHiIlLqQfdg";
-	static const int types[] = {
-		NPY_BOOL,   NPY_BYTE,	    NPY_UBYTE,	   NPY_SHORT,
-		NPY_USHORT, NPY_INT,	    NPY_UINT,	   NPY_LONG,
-		NPY_ULONG,  NPY_LONGLONG,   NPY_ULONGLONG, NPY_FLOAT,
-		NPY_DOUBLE, NPY_LONGDOUBLE,
-	};
-	const char *found;
+	PyArray_Descr *dtype;
+	int number;
 
 	if (!format)
 		return RMAEXT_UINT8;
-	found = *format && !format[1] ? strchr(letters, *format) : NULL;
-	return found ? type_number(types[found - letters]) : -1;
+	if (!*format || format[1] || !strchr("?bBhHiIlLqQfdg", *format))
+		return -1;
+	dtype = PyArray_DescrFromType(*format); /* NumPy has these letters */
+	number = type_number(dtype->type_num);
+	Py_DECREF(dtype);
+	return number;
 }
 
 /* Takes the memory of an object; typed: with the type of its elements. */

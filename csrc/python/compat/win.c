@@ -84,16 +84,10 @@ static PyObject *object_or_none(PyObject *it)
 /* Has Python raise MPI's exception in place of the one that is set. */
 static PyObject *win_report(void *w)
 {
-	PyObject *type, *value, *trace, *result;
+	PyObject *error = py_exception_taken(), *result;
 
-	PyErr_Fetch(&type, &value, &trace);
-	PyErr_NormalizeException(&type, &value, &trace);
-	if (trace)
-		PyException_SetTraceback(value, trace);
-	result = PyObject_CallMethodObjArgs(w, py_names.report, value, NULL);
-	Py_XDECREF(type);
-	Py_XDECREF(value);
-	Py_XDECREF(trace);
+	result = PyObject_CallMethodOneArg(w, py_names.report, error);
+	Py_DECREF(error);
 	return result;
 }
 
@@ -276,19 +270,9 @@ static void win_dealloc(struct win *w)
 	Py_TYPE(w)->tp_free(w);
 }
 
-static PyObject *py_win_Unlock(PyObject *self, PyObject *const *args,
-			       Py_ssize_t n, PyObject *names)
-{
-	return py_surely(self, py_names.Unlock, py_names.unlock_anyway, args, n,
-			 names);
-}
+PY_SURELY(win, Unlock, unlock_anyway);
 
-static PyObject *py_win_Unlock_all(PyObject *self, PyObject *const *args,
-				   Py_ssize_t n, PyObject *names)
-{
-	return py_surely(self, py_names.Unlock_all, py_names.unlock_all_anyway,
-			 args, n, names);
-}
+PY_SURELY(win, Unlock_all, unlock_all_anyway);
 
 static PyMethodDef win_methods[] = {
 	PY_FASTCALL(win, Put),
