@@ -450,7 +450,7 @@ void py_count_turn(void);
 #define PY_FASTCALL(type, name) \
 	PY_ROW(type, name, py_##type##_##name, METH_FASTCALL | METH_KEYWORDS)
 
-/* Window's methods: put_get.c, many.c, update.c, load_store.c, notify.c ... */
+/* Window's methods: put_get.c, many.c, update.c, notify.c ... */
 #define PY_DECLARE(name)                                              \
 	PyObject *py_window_##name(void *self, PyObject *const *args, \
 				   Py_ssize_t n, PyObject *keywords);

@@ -13,9 +13,7 @@ struct method {
 };
 
 struct many {
-	const char *call;
 	struct rmaext_places_call it;
-	struct rmaext_window *window;
 	bool fresh;	      /* nobody sees the result if it fails */
 	int64_t rank, offset; /* these three stand for all, if they are used */
 	union py_cell value;
@@ -95,16 +93,17 @@ static bool many_new_result(struct py_window *w, struct many *m)
 }
 
 /* Keeps the window open and the buffers alive without the GIL. */
-static bool many_run_without_gil(struct many *m, int *ret_p)
+static bool many_run_without_gil(struct rmaext_window *w, struct many *m,
+				 int *ret_p)
 {
 	bool done = false;
 
 	for (int i = 0; i < BUFFERS; i++)
 		Py_XINCREF(m->buffer[i]);
 	Py_BEGIN_ALLOW_THREADS
-	if (!rmx_window_enter(m->window, "many")) {
-		done = rmx_many_direct(m->window, &m->it, m->fresh, ret_p);
-		rmx_window_leave(m->window);
+	if (!rmx_window_enter(w, "many")) {
+		done = rmx_many_direct(w, &m->it, m->fresh, ret_p);
+		rmx_window_leave(w);
 	}
 	Py_END_ALLOW_THREADS
 	for (int i = 0; i < BUFFERS; i++)
@@ -112,7 +111,8 @@ static bool many_run_without_gil(struct many *m, int *ret_p)
 	return done;
 }
 
-static enum py_outcome many_run(struct py_window *w, struct many *m)
+static enum py_outcome many_run(struct py_window *w, const char *call,
+				struct many *m)
 {
 	const bool moves = m->it.kind == RMAEXT_PUT || m->it.kind == RMAEXT_GET;
 	PyObject *result;
@@ -120,15 +120,15 @@ static enum py_outcome many_run(struct py_window *w, struct many *m)
 	bool done;
 
 	if (m->it.count > (moves ? PY_GIL_PLACES : PY_GIL_UPDATE_PLACES))
-		done = many_run_without_gil(m, &ret);
+		done = many_run_without_gil(w->it.window, m, &ret);
 	else
-		done = rmx_many_direct(m->window, &m->it, m->fresh, &ret);
+		done = rmx_many_direct(w->it.window, &m->it, m->fresh, &ret);
 	if (!done)
 		return PY_DECLINED;
 	if (!ret)
 		return PY_DONE;
-	result = PyObject_CallMethod((PyObject *)w, "_many_failed", "si",
-				     m->call, ret);
+	result = PyObject_CallMethod((PyObject *)w, "_many_failed", "si", call,
+				     ret);
 	Py_XDECREF(result);
 	return PY_FAILED;
 }
@@ -152,8 +152,6 @@ static enum py_outcome many_attempt(struct py_window *w,
 	} else if (it->results && !many_new_result(w, m)) {
 		return PY_FAILED;
 	}
-	m->call = it->call;
-	m->window = w->it.window;
 	m->it.kind = it->kind;
 	m->it.type = w->it.type;
 	m->it.unit = w->it.unit;
@@ -162,7 +160,7 @@ static enum py_outcome many_attempt(struct py_window *w,
 	if (it->results)
 		m->it.results =
 			PyArray_DATA((PyArrayObject *)m->buffer[RESULT]);
-	return many_run(w, m);
+	return many_run(w, it->call, m);
 }
 
 static enum py_outcome many_try(void *w, struct py_call *c)

@@ -223,35 +223,30 @@ static PyObject *owner_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 
 /* -- what C does, without the GIL */
 
-/* What is begun, on a window. */
-struct beginning {
-	struct py_owner *it;
-	struct rmaext_window *window;
-	void *what; /* of cffi's, or a rank */
-	rmaext_op *op;
-};
+/* `what` is a struct of cffi's, or a rank. */
+typedef int begin_in_c(struct py_owner *it, rmaext_window *w, void *what,
+		       rmaext_op **op_p);
 
-typedef int begin_in_c(struct beginning *b);
-
-static int begin_one(struct beginning *b)
+static int begin_one(struct py_owner *it, rmaext_window *w, void *what,
+		     rmaext_op **op_p)
 {
-	struct rmaext_call *call = b->what;
-
-	call->ended = b->it->request ? &b->it->ended : NULL;
-	return rmaext_start(b->window, call, &b->op);
+	((struct rmaext_call *)what)->ended = it->request ? &it->ended : NULL;
+	return rmaext_start(w, what, op_p);
 }
 
-static int begin_many(struct beginning *b)
+static int begin_many(struct py_owner *it, rmaext_window *w, void *what,
+		      rmaext_op **op_p)
 {
-	struct rmaext_places_call *call = b->what;
-
-	call->ended = b->it->request ? &b->it->ended : NULL;
-	return rmaext_start_many(b->window, call, &b->op, &b->it->bad);
+	((struct rmaext_places_call *)what)->ended =
+		it->request ? &it->ended : NULL;
+	return rmaext_start_many(w, what, op_p, &it->bad);
 }
 
-static int begin_connect(struct beginning *b)
+static int begin_connect(struct py_owner *it, rmaext_window *w, void *what,
+			 rmaext_op **op_p)
 {
-	return rmaext_connect(b->window, *(int64_t *)b->what, &b->op);
+	(void)it;
+	return rmaext_connect(w, *(int64_t *)what, op_p);
 }
 
 /* While C is busy with it a release is left to the thread that has called C. */
@@ -265,22 +260,23 @@ static void owner_leave(struct py_owner *it, int code)
 
 static PyObject *owner_begin(struct py_owner *it, begin_in_c *begin, void *what)
 {
-	struct beginning b = {.it = it, .what = what};
+	rmaext_window *w;
+	rmaext_op *op = NULL;
 	int code;
 
 	if (it->begun)
 		return PyLong_FromLong(it->code);
-	b.window = pointer_of(it->handle);
-	if (!b.window)
+	w = pointer_of(it->handle);
+	if (!w)
 		return NULL;
 	if (it->released || endpoint_state(it->endpoint) == PY_CLOSED)
 		return PyLong_FromLong(-FI_ESHUTDOWN);
 	it->begun = true;
 	it->waiting = true;
 	Py_BEGIN_ALLOW_THREADS
-	code = begin(&b);
+	code = begin(it, w, what, &op);
 	Py_END_ALLOW_THREADS
-	it->op = b.op;
+	it->op = op;
 	owner_leave(it, code);
 	return PyLong_FromLong(code);
 }

@@ -102,6 +102,18 @@ static PyObject *prepared_call(PyObject *self, PyObject *const *args, size_t n,
 	return bound_run(b, b->kind, b->rank, b->offset);
 }
 
+static struct bound *bound_new(PyTypeObject *type, PyObject *window,
+			       PyObject *array)
+{
+	struct bound *b = (struct bound *)type->tp_alloc(type, 0);
+
+	if (b) {
+		b->window = (struct py_window *)Py_NewRef(window);
+		b->array = Py_NewRef(array);
+	}
+	return b;
+}
+
 static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
 			      PyObject *keys)
 {
@@ -120,11 +132,9 @@ static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
 			     kind);
 		return NULL;
 	}
-	b = (struct bound *)type->tp_alloc(type, 0);
+	b = bound_new(type, window, array);
 	if (!b)
 		return NULL;
-	b->window = (struct py_window *)Py_NewRef(window);
-	b->array = Py_NewRef(array);
 	b->rank = Py_NewRef(rank);
 	b->offset = Py_NewRef(offset);
 	b->kind = (enum rmx_kind)kind;
@@ -135,18 +145,12 @@ static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
 static PyObject *buffer_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 {
 	PyObject *window, *array;
-	struct bound *b;
 
 	(void)keys;
 	if (!PyArg_ParseTuple(args, "O!O!", &py_window_type, &window,
 			      &PyArray_Type, &array))
 		return NULL;
-	b = (struct bound *)type->tp_alloc(type, 0);
-	if (!b)
-		return NULL;
-	b->window = (struct py_window *)Py_NewRef(window);
-	b->array = Py_NewRef(array);
-	return (PyObject *)b;
+	return (PyObject *)bound_new(type, window, array);
 }
 
 static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,

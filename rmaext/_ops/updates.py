@@ -28,9 +28,9 @@ _CSWAP = lib.RMAEXT_CSWAP
 class UpdateOperations(WindowCore[ScalarT]):
     """The atomic operations of `Window`.
 
-    accumulate, get_accumulate, fetch_op, fetch_add and compare_and_swap are those of
-    csrc/python/update.c, load and store those of csrc/python/load_store.c, which come here with
-    all that is not plain: what needs a conversion or another route, or an error.
+    accumulate, get_accumulate, fetch_op, fetch_add, compare_and_swap, load and store are those of
+    csrc/python/update.c, which come here with all that is not plain: what needs a conversion or
+    another route, or an error.
     """
 
     @behind
