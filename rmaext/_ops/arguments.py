@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import BoundsError, RmaError
 
-__all__ = ["begins", "behind", "integers", "named", "no_integer", "told", "told_as"]
+__all__ = ["begins", "behind", "integers", "named", "no_integer", "prepares", "told", "told_as"]
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 
@@ -102,23 +102,55 @@ Local, not blocking; waits as `rput` does. What goes by memory is done when it r
 """
 
 
-def begins(note: str = "") -> Callable[[_Method], _Method]:
-    """As `told`, for a method that begins what the one without the r in front carries out.
+_PREPARES = """\
+Parameters
+----------
+{given}
+    As for `{call}`. An array must be C-contiguous and of the window's dtype: it is kept, not
+    copied, and looked at anew in each call.
 
-    Completes its docstring, which has what differs: the first sentence and the examples.
-    """
+Returns
+-------
+Prepared
+    Each call is a `{call}` with these arguments, and returns what that does.
+
+Raises
+------
+RmaError, TypeError, ValueError
+    At once, as far as they can be foreseen. A call raises what `{call}` does.
+
+Notes
+-----
+Local. {note}
+
+"""
+
+
+def _completing(prefix: str, text: str, note: str) -> Callable[[_Method], _Method]:
+    """Complete a docstring, which has what differs: the first sentence and the examples."""
 
     def decorate(method: _Method) -> _Method:
-        code, text = method.__code__, method.__doc__
-        if text:  # else Python was told to leave it out
-            first, gap, examples = text.partition("Examples\n")
+        code, doc = method.__code__, method.__doc__
+        if doc:  # else Python was told to leave it out
+            first, gap, examples = doc.partition("Examples\n")
             margin = "\n" + first.rpartition("\n")[2]
             given = ", ".join(code.co_varnames[1 : code.co_argcount])
-            rest = _BEGINS.format(given=given, call=method.__name__[1:], note=note)
-            method.__doc__ = first + rest.replace("\n", margin) + gap + examples
+            call = method.__name__.removeprefix(prefix)
+            rest = text.format(given=given, call=call, note=note).replace("\n", margin)
+            method.__doc__ = first + rest + gap + examples
         return told(method)
 
     return decorate
+
+
+def begins(note: str = "") -> Callable[[_Method], _Method]:
+    """As `told`, for a method that begins what the one without the r in front carries out."""
+    return _completing("r", _BEGINS, note)
+
+
+def prepares(note: str) -> Callable[[_Method], _Method]:
+    """As `told`, for a method that prepares calls of another one."""
+    return _completing("prepare_", _PREPARES, note)
 
 
 def behind(method: _Method) -> _Method:

@@ -13,7 +13,7 @@ from .._memory import arrays
 from .._native import cmethods
 from .._native._lib import lib
 from ..typing import ScalarT
-from .arguments import behind, told
+from .arguments import behind, prepares, told
 from .core import Array
 from .updates import UpdateOperations
 
@@ -92,27 +92,11 @@ class TransferOperations(UpdateOperations[ScalarT]):
         self._check_open("register")
         return cmethods.Buffer(self, arrays.check_origin(array, self._dtype))
 
-    @told
+    @prepares("The calls correspond to MPI_Put with the same arguments.")
     def prepare_put(
         self, origin: NDArray[ScalarT], rank: int, offset: int = 0
     ) -> cmethods.Prepared[ScalarT]:
         """Return a function without arguments that puts the array there each time.
-
-        Parameters
-        ----------
-        origin : numpy.ndarray
-            As for `register`; it is read anew in each call.
-        rank, offset : int
-            As for `put`.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError
-            At once, as far as they can be foreseen. A call raises what `put` does.
-
-        Notes
-        -----
-        Local. The calls correspond to MPI_Put with the same arguments.
 
         Examples
         --------
@@ -126,32 +110,11 @@ class TransferOperations(UpdateOperations[ScalarT]):
         arrays.check_origin(origin, self._dtype)
         return self._prepare(cmethods.PUT, origin, rank, offset)
 
-    @told
+    @prepares("The calls block, and correspond to MPI_Get and MPI_Win_flush.")
     def prepare_get(
         self, out: NDArray[ScalarT], rank: int, offset: int = 0
     ) -> cmethods.Prepared[ScalarT]:
         """Return a function without arguments that fills `out`, and returns it.
-
-        Parameters
-        ----------
-        out : numpy.ndarray
-            C-contiguous and writeable, of the window's dtype; it is kept, not copied.
-        rank, offset : int
-            As for `get`.
-
-        Returns
-        -------
-        Prepared
-            Each call is a `get` with these arguments, and returns `out`.
-
-        Raises
-        ------
-        BoundsError, AccessError, TypeError, ValueError
-            At once, as far as they can be foreseen. A call raises what `get` does.
-
-        Notes
-        -----
-        Local. The calls block, and correspond to MPI_Get and MPI_Win_flush.
 
         Examples
         --------
@@ -163,33 +126,13 @@ class TransferOperations(UpdateOperations[ScalarT]):
         arrays.check_result(out, self._dtype)
         return self._prepare(cmethods.GET, out, rank, offset)
 
-    @told
+    @prepares(
+        "The calls block; they correspond to MPI_Fetch_and_op with MPI_SUM and MPI_Win_flush."
+    )
     def prepare_fetch_add(
         self, value: Any, rank: int, offset: int = 0
     ) -> cmethods.Prepared[ScalarT]:
         """Return a function without arguments that adds, and returns the previous values.
-
-        Parameters
-        ----------
-        value : scalar or numpy.ndarray
-            Of the window's dtype; an array is kept, and read anew in each call.
-        rank, offset : int
-            As for `fetch_add`.
-
-        Returns
-        -------
-        Prepared
-            Each call is a `fetch_add` with these arguments.
-
-        Raises
-        ------
-        BoundsError, AccessError, AlignmentError, Unsupported, TypeError, ValueError
-            At once, as far as they can be foreseen. A call raises what `fetch_add` does.
-
-        Notes
-        -----
-        Local. The calls block, and correspond to MPI_Fetch_and_op with MPI_SUM and
-        MPI_Win_flush.
 
         Examples
         --------
