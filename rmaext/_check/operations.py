@@ -55,22 +55,14 @@ OPERATIONS = {
     "compare_and_swap_many": Operation(UPDATE, RETURN),
     "put_ranges": Operation(WRITE, RETURN),
     "get_ranges": Operation(READ, RETURN),
-    "rput": Operation(WRITE, REQUEST),
-    "rget": Operation(READ, REQUEST),
-    "raccumulate": Operation(UPDATE, REQUEST),
-    "rget_accumulate": Operation(UPDATE, REQUEST),
-    "rfetch_op": Operation(UPDATE, REQUEST),
-    "rcompare_and_swap": Operation(UPDATE, REQUEST),
-    "rput_notify": Operation(WRITE, REQUEST),
-    "rput_many": Operation(WRITE, REQUEST),
-    "rget_many": Operation(READ, REQUEST),
-    "raccumulate_many": Operation(UPDATE, REQUEST),
-    "rfetch_op_many": Operation(UPDATE, REQUEST),
-    "rcompare_and_swap_many": Operation(UPDATE, REQUEST),
-    "rput_ranges": Operation(WRITE, REQUEST),
-    "rget_ranges": Operation(READ, REQUEST),
     "__getitem__": Operation(READ, RETURN),
     "__setitem__": Operation(WRITE, FLUSH),
+}
+_ALONE = ("fetch_add", "fetch_add_many", "load", "store", "get_notify")  # have no request
+OPERATIONS |= {
+    f"r{name}": operation._replace(ends=REQUEST)
+    for name, operation in OPERATIONS.items()
+    if name not in _ALONE and not name.startswith("_")
 }
 _FETCH = ("fetch", "get_accumulate", "compare_and_swap")  # returns what was there
 
