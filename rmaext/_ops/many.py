@@ -111,7 +111,8 @@ def spread(*given: Array) -> tuple[Shape, list[Array]]:
 
     A scalar stays one, as C takes it for all elements.
     """
-    shapes = {array.shape for array in given} - {()}
+    shapes = {array.shape for array in given}
+    shapes.discard(())
     # np.broadcast_shapes is slow, and most calls differ in scalars only
     shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
     return shape, [_plain(array, shape) if array.ndim else array for array in given]
@@ -315,7 +316,7 @@ class ManyOperations(WindowCore[ScalarT]):
             "type": type_,
             "ones": ones,
             "unit": self._dtype.itemsize,
-            "count": places.number,
+            "count": elements if counts is None else places.number,
             "ranks": _from_buffer(_LONGS, ranks),
             "offsets": _from_buffer(_LONGS, offsets),
             "counts": _NULL if counts is None else _from_buffer(_LONGS, counts),
@@ -323,7 +324,8 @@ class ManyOperations(WindowCore[ScalarT]):
             "results": _NULL if out is None else arrays.address(out),
             "elements": elements,
         }
-        return ffi.new(_CALL, {**asked, **more})
+        asked.update(more)
+        return ffi.new(_CALL, asked)
 
     def _run_many(
         self, call: str, places: Places, what: Any, values: Array | None, out: Array | None
