@@ -15,7 +15,7 @@
 #endif
 #include <poll.h>
 
-#include "check.h"
+#include "world_orders.h"
 #include "am/am.h"
 
 #ifndef WORLD_RANKS
@@ -80,6 +80,7 @@ static struct {
 	bool deaths;		  /* there may be one yet */
 	bool breaks;		  /* connections break, and are made anew */
 	bool tells;		  /* the network tells of lost connections */
+	int refusals;		  /* that may come yet, of all orders */
 	void (*died)(int number); /* tells the model */
 	void (*tell)(void);	  /* what else is to be known of a failure */
 } world;
@@ -147,10 +148,13 @@ static uint64_t number_next(uint64_t *state)
 	return z ^ z >> 31;
 }
 
-/* Says in which order things happen. */
+/*
+ * Says in which order things happen. Where all orders are tried, it is what is
+ * usual: the network does not refuse, split or forget anything by itself.
+ */
 static uint64_t draw(uint64_t below)
 {
-	return number_next(&world.draws) % below;
+	return every.on ? below - 1 : number_next(&world.draws) % below;
 }
 
 static int draw_rank(void)
@@ -249,6 +253,8 @@ static int number_of(const struct rmaext_fabric *f)
 
 static bool refuses(void)
 {
+	if (every.on)
+		return world.refusals > 0 && choose(2) && world.refusals--;
 	return has("refusals") && !draw(8);
 }
 
@@ -419,14 +425,13 @@ static void flight_lose(size_t i)
 	complete(it.from, it.call, 0, it.kind != MESSAGE || told || draw(2));
 }
 
-/* Some words of a write are there before others. */
-static void arrive_in_part(struct flight *it)
+/* Some words of a write are there before others: these, or those behind. */
+static void arrive_in_part(struct flight *it, size_t cut, bool behind)
 {
-	const size_t cut = 8 * (1 + draw((it->len - 1) / 8));
 	char *there = (char *)world.node[it->to].cells + it->at.place;
 	char *from = it->buf;
 
-	if (draw(2)) {
+	if (behind) {
 		memcpy(there + cut, from + cut, it->len - cut);
 		it->len = cut;
 		return;
@@ -448,7 +453,9 @@ static void arrive(size_t i)
 		return;
 	}
 	if (it.kind == WRITE && it.len > 8 && has("parts") && !draw(8)) {
-		arrive_in_part(&world.flights[i]);
+		const size_t cut = 8 * (1 + draw((it.len - 1) / 8));
+
+		arrive_in_part(&world.flights[i], cut, draw(2));
 		return;
 	}
 	flight_take(i);

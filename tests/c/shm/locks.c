@@ -20,7 +20,6 @@ enum {
 	 */
 	GUARDED = 2,
 	CALLS = 8,	 /* of a task */
-	PATH = 200,	 /* choices in a run, at most */
 	MOST = RANKS + 4 /* words in a message */
 };
 
@@ -43,20 +42,13 @@ static const char *const outcomes[] = {
 	"has", "gives up, too late:", "finds lost", "is stuck at"};
 
 /*
- * All orders of a small program, instead of a seed's: the ranks share a node,
- * and a step of a lock is all or nothing. `path` says what was chosen where
- * several things could happen next.
+ * Of all orders: the ranks share a node, and a step of a lock is all or
+ * nothing.
  */
+static int64_t changes; /* of the words of locks: who waits goes on then */
 static struct {
-	bool on, ends;	   /* ends: the order of what comes now is all one */
-	int64_t changes;   /* of the words of locks: who waits goes on then */
 	int deaths, skips; /* that may come yet in this run */
-	struct {
-		uint8_t taken, of;
-	} path[PATH];
-	size_t at, length;
-	uint64_t runs;
-} every;
+} budget;
 
 /* What is on its way for a task, or was when its rank died. */
 struct message {
@@ -125,9 +117,7 @@ static void tell(void)
 					words[places.slots + (uint64_t)r]);
 		fprintf(stderr, "\n");
 	}
-	for (size_t i = 0; every.on && i < every.at; i++)
-		fprintf(stderr, "%s%d", i ? " " : "\tpath ",
-			every.path[i].taken);
+	path_tell();
 }
 
 static void does(const struct task *t, const char *what, int target)
@@ -277,8 +267,7 @@ static int step_near(struct task *t, struct side *side, const struct step_of *s)
 		every.on ? words_hash((int)side->lock.target) : 0;
 	const int ret = step_call(&side->lock, NULL, t, s);
 
-	every.changes +=
-		every.on && words_hash((int)side->lock.target) != before;
+	changes += every.on && words_hash((int)side->lock.target) != before;
 	if (!every.on && (s->step > WAIT || (s->step != JOIN && ret == 1 &&
 					     !s->exclusive))) /* NodeLock */
 		rmaext_lock_tell(
@@ -449,7 +438,7 @@ static enum outcome await_turn(struct task *t, struct side *side, int exclusive,
 			return GOT;
 		/* a futex wakes it, or it naps */
 		if (every.on)
-			task_pause(t, NAP, &every.changes, every.changes);
+			task_pause(t, NAP, &changes, changes);
 		else if (!side->far)
 			task_pause(t, (int64_t)draw(NAP), NULL, 0);
 		is(world.now < begun + STARVED, "a waiter is not let in");
@@ -888,31 +877,6 @@ enum { X0X1 = 4, S1S0 = 6 };
 
 static const struct plan *plan_of[RANKS];
 
-static size_t choose(size_t count)
-{
-	if (count == 1 || every.ends)
-		return 0;
-	CHECK(every.at < PATH);
-	if (every.at == every.length) {
-		every.path[every.length].taken = 0;
-		every.path[every.length++].of = (uint8_t)count;
-	}
-	is(every.path[every.at].of == count, "the same path is another one");
-	return every.path[every.at++].taken;
-}
-
-/* The next path in order; false: there is none. */
-static bool path_next(void)
-{
-	every.at = 0;
-	while (every.length && every.path[every.length - 1].taken + 1 ==
-				       every.path[every.length - 1].of)
-		every.length--;
-	if (every.length)
-		every.path[every.length - 1].taken++;
-	return every.length;
-}
-
 static void plan_run(struct task *t)
 {
 	const struct plan *p = plan_of[t->rank];
@@ -935,7 +899,7 @@ static void rank_dies(int number)
 	for (int i = 0; i < world.ranks; i++)
 		world.node[i].known[number] = true;
 	died(number);
-	every.changes++;
+	changes++;
 }
 
 /* One of the tasks goes on, a rank dies, or time passes. */
@@ -960,20 +924,20 @@ static void plans_run(void)
 			time_skip();
 			continue;
 		}
-		ways = count + (size_t)(every.skips > 0 && count < living) +
-		       (every.deaths ? living : 0);
+		ways = count + (size_t)(budget.skips > 0 && count < living) +
+		       (budget.deaths ? living : 0);
 		way = choose(ways);
 		if (way < count) {
 			task_go_on(due[way]);
 			continue;
 		}
 		way -= count;
-		if (every.skips > 0 && count < living && !way--) {
-			every.skips--;
+		if (budget.skips > 0 && count < living && !way--) {
+			budget.skips--;
 			world.now += NAP;
 			continue;
 		}
-		every.deaths--;
+		budget.deaths--;
 		for (int i = 0; i < tasks.count; i++)
 			if (!tasks.task[i].over &&
 			    !world.node[tasks.task[i].rank].dead && !way--)
@@ -987,8 +951,8 @@ static void plans_explore(int deaths, int skips)
 	every.length = every.at = 0;
 	do {
 		locks_begin();
-		every.deaths = deaths;
-		every.skips = skips;
+		budget.deaths = deaths;
+		budget.skips = skips;
 		tasks.count = 0;
 		for (int i = 0; i < world.ranks; i++) {
 			struct node *n = &world.node[i];
@@ -1001,7 +965,7 @@ static void plans_explore(int deaths, int skips)
 		every.ends = false;
 		plans_run();
 		every.ends = true;
-		every.deaths = every.skips = tasks.count = 0;
+		budget.deaths = budget.skips = tasks.count = 0;
 		for (int i = 0; i < world.ranks; i++)
 			task_begin(i, program_last);
 		plans_run();
