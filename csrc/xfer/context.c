@@ -12,6 +12,8 @@ _Static_assert(2 * RMX_CONTEXTS <= RMX_COMPLETIONS,
  * The list of free contexts is one word. Its low half has their count and the
  * number of the first; its upper half counts the changes, so that the exchange
  * of a taker that was held up fails, and no stale `next` gets into the list.
+ * `next` counts from the context behind, so that zeros are a list in order: the
+ * contexts, 1.7 MB, take no memory until they are used.
  */
 #define FREE_FIRST(word) ((word) & 0xffff)
 #define FREE_COUNT(word) ((word) >> 16 & 0xffff)
@@ -29,8 +31,6 @@ int rmx_transfers_start(struct rmaext_fabric *f)
 	t->contexts = calloc(RMX_CONTEXTS, sizeof(*t->contexts));
 	if (!t->contexts)
 		return -FI_ENOMEM;
-	for (unsigned int i = 0; i < RMX_CONTEXTS; i++)
-		atomic_init(&t->contexts[i].next, i + 1);
 	atomic_init(&t->free_contexts, free_list_word(0, RMX_CONTEXTS, 0));
 	if (!f->limits.registers)
 		return 0;
@@ -67,8 +67,9 @@ struct rmx_context *rmx_context_take(struct rmaext_fabric *f,
 		if (atomic_load(&peer->contexts) >= FREE_COUNT(old))
 			return NULL;
 		context = &f->transfers->contexts[FREE_FIRST(old)];
-		new = free_list_word(old, FREE_COUNT(old) - 1,
-				     atomic_load(&context->next));
+		new = free_list_word(
+			old, FREE_COUNT(old) - 1,
+			FREE_FIRST(old + 1 + atomic_load(&context->next)));
 	} while (!atomic_compare_exchange_weak(&f->transfers->free_contexts,
 					       &old, new));
 	atomic_fetch_add(&peer->contexts, 1);
@@ -84,9 +85,10 @@ void rmx_context_give(struct rmaext_fabric *f, struct rmaext_peer *peer,
 
 	atomic_fetch_sub(&peer->contexts, 1);
 	do {
-		atomic_store_explicit(&context->next,
-				      (unsigned int)FREE_FIRST(old),
-				      memory_order_relaxed);
+		atomic_store_explicit(
+			&context->next,
+			(unsigned int)(FREE_FIRST(old) - number - 1),
+			memory_order_relaxed);
 		new = free_list_word(old, FREE_COUNT(old) + 1, number);
 	} while (!atomic_compare_exchange_weak(&f->transfers->free_contexts,
 					       &old, new));

@@ -154,6 +154,8 @@ int rmaext_flush(rmaext_window *w, int64_t rank, struct rmaext_wait *wait)
 		}
 	}
 	for (rank = first; w->fabric && rank < end; rank++) {
+		if (!rmx_filled(&w->root->targets[rank]))
+			continue; /* it is not filled for this: see above */
 		ret = flush_error(w->root, rank);
 		if (ret && !lost) {
 			lost = ret;

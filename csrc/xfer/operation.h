@@ -149,7 +149,7 @@ static inline int64_t rmx_owned_rank(const struct rmaext_op *owned)
 struct rmx_context {
 	struct rmx_call call; /* first: the completion gives back its address */
 	_Atomic(struct rmx_op *) op; /* NULL: not in flight */
-	atomic_uint next;	     /* the number of the next free one */
+	atomic_uint next; /* free ones from the one behind to the next free */
 	struct rmx_op own;
 	_Alignas(16) char payload[RMX_INLINE];
 };

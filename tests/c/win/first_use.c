@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
-/* A target whose peer cannot be added on first use is tried again on the next.
+/*
+ * A target whose peer cannot be added on first use is tried again on the next;
+ * a flush of all ranks is no use.
  */
 #include "rig.h"
 
@@ -100,6 +102,9 @@ static void again(void)
 	OK(rmaext_window_create(origin, &targets, 10 * SECOND, &w));
 	rmaext_members_release(targets.members);
 
+	EQUAL(origin->ranks_met, 1);
+	OK(flush(w));
+	EQUAL(origin->ranks_met, 1);
 	origin->hooks = &bad;
 	for (int i = 1; i <= 3; i++) {
 		EQUAL(put_to(w, &letter), -FI_ENOMEM);
