@@ -21,7 +21,12 @@
 #ifndef WORLD_RANKS
 #define WORLD_RANKS 5
 #endif
-enum { RANKS = WORLD_RANKS, /* at most */ FLIGHTS = 4096 };
+enum {
+	RANKS = WORLD_RANKS, /* at most */
+	SEEDED = 64,	     /* more ranks than that are not for seeds */
+	FLIGHTS = RANKS > SEEDED ? 1 << 20 : 4096,
+	DONE = RANKS > SEEDED ? 512 : FLIGHTS
+};
 
 /* A call ends before so many steps, be it by the time limit of its window. */
 #define CALL_STEPS 1000000
@@ -40,18 +45,19 @@ struct flight {
 	struct rmx_call *call; /* NULL: nobody hears of it */
 };
 
+typedef uint16_t address; /* of a rank's endpoint */
+
 struct node {
 	rmaext_fabric *fabric;
 	rmaext_window *window;
 	rmaext_members *members;
 	rmaext_blocks *blocks;
-	rmaext_peer *peers[RANKS];
 	struct rmx_control_block *block;
 	uint64_t *cells; /* the memory of its window */
 	struct {
 		struct rmx_completion it;
 		bool failed;
-	} done[FLIGHTS];
+	} done[DONE];
 	size_t done_count;
 	struct {
 		struct rmx_call *call;
@@ -72,8 +78,11 @@ static struct {
 	uint64_t draws, picks, seed, order, history, events;
 	int64_t now;	/* ns */
 	uint64_t steps; /* since a rank was last in none of our calls */
-	struct flight flights[FLIGHTS];
+	struct flight store[FLIGHTS], *flights; /* in it, the oldest first */
 	size_t flight_count;
+	struct {
+		uint64_t count, bytes;
+	} sent[3]; /* of each kind */
 	uint64_t flight_ids;
 	bool stepping;		  /* what a step calls must not step itself */
 	bool over;		  /* the network takes nothing any more */
@@ -243,13 +252,19 @@ static void is(bool good, const char *what)
 
 static int number_of(const struct rmaext_fabric *f)
 {
-	uint64_t n;
+	address n;
 
 	memcpy(&n, f->address, sizeof(n));
-	return (int)n;
+	return n;
 }
 
 /* -- the network */
+
+/* Many ranks have one key, as their windows are all alike. */
+static uint64_t key_of(int rank)
+{
+	return RANKS > SEEDED ? 1 : (uint64_t)rank + 1;
+}
 
 static bool refuses(void)
 {
@@ -264,7 +279,7 @@ static void complete(int rank, struct rmx_call *call, size_t len, bool failed)
 
 	if (!call)
 		return;
-	CHECK(n->done_count < FLIGHTS);
+	CHECK(n->done_count < DONE);
 	n->done[n->done_count].it = (struct rmx_completion){call, len};
 	n->done[n->done_count++].failed = failed;
 }
@@ -274,6 +289,13 @@ static int take_off(const struct flight *it)
 	if (world.over || refuses())
 		return -FI_EAGAIN;
 	CHECK(world.flight_count < FLIGHTS);
+	if (world.flights + world.flight_count == world.store + FLIGHTS) {
+		memmove(world.store, world.flights,
+			world.flight_count * sizeof(*it));
+		world.flights = world.store;
+	}
+	world.sent[it->kind].count++;
+	world.sent[it->kind].bytes += it->len;
 	world.flights[world.flight_count] = *it;
 	world.flights[world.flight_count++].id = ++world.flight_ids;
 	NOTE("send\t%llu\t%d\t%d\t%s\t%zu",
@@ -403,8 +425,8 @@ static struct flight flight_take(size_t i)
 	const struct flight it = world.flights[i];
 
 	world.flight_count--;
-	memmove(&world.flights[i], &world.flights[i + 1],
-		(world.flight_count - i) * sizeof(it));
+	memmove(world.flights + 1, world.flights, i * sizeof(it));
+	world.flights++;
 	happened((uint64_t)it.kind << 16 | (uint64_t)it.from << 8 |
 			 (uint64_t)it.to,
 		 it.len);
@@ -470,7 +492,7 @@ static void arrive(size_t i)
 		n->receive_count--;
 		complete(it.to, n->receives[k].call, it.len, false);
 	} else {
-		EQUAL(it.at.key, it.to + 1);
+		EQUAL(it.at.key, key_of(it.to));
 		CHECK(it.at.place + it.len <= world.cells * 8);
 		memcpy(it.kind == READ ? it.buf : there,
 		       it.kind == READ ? there : it.buf, it.len);
@@ -533,7 +555,7 @@ static void notice(int number, int other)
 	n->known[other] = true;
 	happened(4 << 24 | (uint64_t)number, (uint64_t)other);
 	NOTE("notice\t%d\t%d", number, other);
-	atomic_store(&n->peers[other]->gone, true);
+	atomic_store(&rmx_member_peer(n->members, other)->gone, true);
 }
 
 /* What nobody was to hear of is lost; all else would have an error. */
@@ -640,8 +662,12 @@ static bool net_lost(struct rmaext_fabric *f, const struct rmx_call *call,
 static int net_add(struct rmaext_fabric *f, const void *address, size_t len,
 		   uint64_t *peer)
 {
-	(void)f, (void)len;
-	memcpy(peer, address, sizeof(*peer));
+	uint16_t number;
+
+	(void)f;
+	CHECK(len == sizeof(number));
+	memcpy(&number, address, len);
+	*peer = number;
 	return 0;
 }
 
@@ -682,7 +708,7 @@ static void node_open(int number)
 {
 	struct node *n = &world.node[number];
 	rmaext_fabric *f = calloc(1, sizeof(*f));
-	const uint64_t address = (uint64_t)number;
+	const address address = (uint16_t)number;
 
 	CHECK(f);
 	*f = (struct rmaext_fabric){
@@ -715,43 +741,71 @@ static void node_open(int number)
 	OK(rmx_progress_start(f, 0, SECOND)); /* a wait looks on */
 }
 
+/* Peers are added on first use, as in a large job. */
+static void members_open(int number)
+{
+	static address addresses[RANKS];
+	static uint8_t serves[RANKS];
+	struct node *n = &world.node[number];
+
+	for (int k = 0; k < world.ranks; k++)
+		addresses[k] = (address)k;
+	OK(rmaext_members_new(world.ranks, number, NULL, NULL, NULL,
+			      &n->members));
+	OK(rmaext_members_connect(n->members, n->fabric,
+				  &(struct rmaext_addresses){
+					  .address = (uint8_t *)addresses,
+					  .len = sizeof(address),
+					  .serves = serves,
+				  }));
+}
+
+static rmaext_window *window_make(int number, const char *token)
+{
+	static uint64_t size[RANKS], base[RANKS], keys[RANKS];
+	static uint8_t rights[RANKS], align[RANKS];
+	struct node *n = &world.node[number];
+	const uint8_t route = RMAEXT_FABRIC;
+	const uint64_t at = 0;
+	void *map = n->cells;
+	rmaext_window *w;
+
+	for (int k = 0; k < world.ranks; k++) {
+		size[k] = 8 * world.cells;
+		keys[k] = key_of(k);
+		rights[k] = RMAEXT_READ | RMAEXT_WRITE;
+	}
+	OK(rmaext_window_create(n->fabric,
+				&(struct rmaext_targets){
+					.members = n->members,
+					.token = (const uint8_t *)token,
+					.size = size,
+					.base = base,
+					.access = rights,
+					.align = align,
+					.keys = (const uint8_t *)keys,
+					.key_len = sizeof(*keys),
+					.route = &route,
+					.map = &map,
+					.address = &at,
+					.blocks = n->blocks,
+				},
+				60 * SECOND, &w));
+	return w;
+}
+
 static void window_open(int number)
 {
 	struct node *n = &world.node[number];
-	uint64_t size[RANKS], base[RANKS] = {0}, keys[RANKS], at = 0;
-	uint8_t rights[RANKS], align[RANKS] = {0}, route = RMAEXT_FABRIC;
-	void *map, *block;
+	void *block;
 
-	for (uint64_t k = 0; k < (uint64_t)world.ranks; k++) {
-		OK(rmaext_peer_add(n->fabric, &k, sizeof(k), -1, &n->peers[k]));
-		size[k] = 8 * world.cells;
-		keys[k] = k + 1;
-		rights[k] = RMAEXT_READ | RMAEXT_WRITE;
-	}
-	map = n->cells = calloc(world.cells, 8);
+	members_open(number);
+	n->cells = calloc(world.cells, 8);
 	block = n->block = aligned_alloc(64, rmaext_block_bytes(world.ranks));
-	CHECK(map && block);
+	CHECK(n->cells && block);
 	memset(block, 0, rmaext_block_bytes(world.ranks));
-	OK(rmaext_members_new(world.ranks, number, n->peers, NULL, NULL,
-			      &n->members));
 	OK(rmaext_blocks_new(n->members, &block, &n->blocks));
-	OK(rmaext_window_create(
-		n->fabric,
-		&(struct rmaext_targets){
-			.members = n->members,
-			.token = (const uint8_t *)"a window's token",
-			.size = size,
-			.base = base,
-			.access = rights,
-			.align = align,
-			.keys = (const uint8_t *)keys,
-			.key_len = sizeof(*keys),
-			.route = &route,
-			.map = &map,
-			.address = &at,
-			.blocks = n->blocks,
-		},
-		60 * SECOND, &n->window));
+	n->window = window_make(number, "a window's token");
 }
 
 static void node_close(int number)
@@ -771,6 +825,7 @@ static void world_open(uint64_t seed, size_t cells, void (*died)(int number),
 		       void (*tell)(void))
 {
 	memset(&world, 0, sizeof(world));
+	world.flights = world.store;
 	world.seed = world.draws = world.picks = seed;
 	world.order = knobs.order ? knobs.order : seed;
 	if (knobs.order)
