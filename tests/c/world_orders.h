@@ -58,6 +58,17 @@ static inline void path_tell(void)
 			every.path[i].taken);
 }
 
+/* Of a state, a word after the other. */
+static inline uint64_t state_mix(uint64_t hash, const uint64_t *words,
+				 size_t count)
+{
+	for (size_t i = 0; i < count; i++) {
+		hash = (hash ^ words[i]) * UINT64_C(0x9e3779b97f4a7c15);
+		hash ^= hash >> 29;
+	}
+	return hash;
+}
+
 /* True if it was there; else it is from now on. */
 static inline bool seen_add(uint64_t hash)
 {
@@ -77,7 +88,7 @@ static inline bool seen_add(uint64_t hash)
  * the run can end. Where a path repeats the one before it, nothing is new. Two
  * states of a million have one hash once in 10^7 explorations.
  */
-static inline bool seen(uint64_t hash)
+static inline bool seen(uint64_t (*state)(void))
 {
 	if (every.ends || every.at < every.length)
 		return false;
@@ -94,7 +105,7 @@ static inline bool seen(uint64_t hash)
 				seen_add(old[i]);
 		free(old);
 	}
-	return seen_add(hash);
+	return seen_add(state());
 }
 
 static inline void seen_forget(void)
