@@ -382,7 +382,7 @@ static const struct plan {
 	{"two fences", 2, {{1, 1, 2}, {1, 1, 1}}, .puts = true},
 	{"three fences", 3, {{1, 1, 2}, {2, 1, 1}, {1, 1, 1}}, .puts = true},
 	{"two fences of four", 2, {{1, 2, 1, 1}, {1, 1, 1, 1}}, .ranks = 4},
-	{"one fence in parts", 1, {{1, 1, 1}}, .parts = 6},
+	{"one fence in parts", 1, {{1, 1, 1}}, .parts = 3},
 	{"one fence, lost", 1, {{1, 1, 2}}, .losses = 1, .asks = 1},
 	{"one fence, death", 1, {{1, 1, 2}}, .deaths = 1, .parts = 1},
 	{"two fences, death", 2, {{1, 1, 2}, {1, 1, 1}}, .deaths = 1},
@@ -540,8 +540,10 @@ static void events_of_flight(size_t i)
 static void event_happens(const struct event *e)
 {
 	const size_t i = e->which;
-	const struct flight it = world.flights[i];
-	struct comm *c = &comms[e->kind < ARRIVE ? i : 0][0];
+	const bool of_rank = e->kind < ARRIVE;
+	const struct flight it =
+		of_rank ? (struct flight){0} : world.flights[i];
+	struct comm *c = &comms[of_rank ? i : 0][0];
 
 	switch (e->kind) {
 	case GO_ON:
