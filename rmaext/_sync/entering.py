@@ -359,7 +359,8 @@ class Entering(WindowCore[ScalarT]):
         patience: Patience,
     ) -> None:
         state, ticket, still = self._state(call), lock.ticket, _Still()
-        spin, looked, told, before = state.spin, 0.0, None, 1
+        # a look reads a word of each rank: not for a lock that only changes hands
+        spin, looked, told, before = state.spin, time.monotonic(), None, 1
         while True:
             now = time.monotonic()
             nap = _NAP if end is None else min(_NAP, int((end - now) * NS))

@@ -23,9 +23,10 @@
 #endif
 enum {
 	RANKS = WORLD_RANKS, /* at most */
-	SEEDED = 64,	     /* more ranks than that are not for seeds */
+	SEEDED = 32,	     /* more ranks than that have no seeds */
 	FLIGHTS = RANKS > SEEDED ? 1 << 20 : 4096,
-	DONE = RANKS > SEEDED ? 512 : FLIGHTS
+	DONE = RANKS > SEEDED ? 512 : FLIGHTS,
+	CALM = 2000 /* ns for which all are on their way in a calm world */
 };
 
 /* A call ends before so many steps, be it by the time limit of its window. */
@@ -35,7 +36,8 @@ enum kind { MESSAGE, READ, WRITE };
 
 /* What is on its way. */
 struct flight {
-	uint64_t id; /* in the trace */
+	uint64_t id;   /* in the trace */
+	int64_t begun; /* time */
 	enum kind kind;
 	int from, to;
 	char *data; /* of a message, or of a write without a call: a copy */
@@ -89,6 +91,7 @@ static struct {
 	bool deaths;		  /* there may be one yet */
 	bool breaks;		  /* connections break, and are made anew */
 	bool tells;		  /* the network tells of lost connections */
+	bool calm;		  /* it hands on, in order, what it has */
 	int refusals;		  /* that may come yet, of all orders */
 	void (*died)(int number); /* tells the model */
 	void (*tell)(void);	  /* what else is to be known of a failure */
@@ -158,12 +161,14 @@ static uint64_t number_next(uint64_t *state)
 }
 
 /*
- * Says in which order things happen. Where all orders are tried, it is what is
- * usual: the network does not refuse, split or forget anything by itself.
+ * Says in which order things happen. Where all orders are tried, and in a calm
+ * world, it is what is usual: the network does not refuse, split or forget
+ * anything by itself.
  */
 static uint64_t draw(uint64_t below)
 {
-	return every.on ? below - 1 : number_next(&world.draws) % below;
+	return every.on || world.calm ? below - 1
+				      : number_next(&world.draws) % below;
 }
 
 static int draw_rank(void)
@@ -270,7 +275,7 @@ static bool refuses(void)
 {
 	if (every.on)
 		return world.refusals > 0 && choose(2) && world.refusals--;
-	return has("refusals") && !draw(8);
+	return !world.calm && has("refusals") && !draw(8);
 }
 
 static void complete(int rank, struct rmx_call *call, size_t len, bool failed)
@@ -297,6 +302,7 @@ static int take_off(const struct flight *it)
 	world.sent[it->kind].count++;
 	world.sent[it->kind].bytes += it->len;
 	world.flights[world.flight_count] = *it;
+	world.flights[world.flight_count].begun = world.now;
 	world.flights[world.flight_count++].id = ++world.flight_ids;
 	NOTE("send\t%llu\t%d\t%d\t%s\t%zu",
 	     (unsigned long long)world.flight_ids, it->from, it->to,
@@ -572,6 +578,25 @@ static void connection_break(int from, int to)
 	}
 }
 
+/* The oldest arrives that can; both ranks look. */
+static void step_calm(void)
+{
+	for (size_t i = 0; i < world.flight_count; i++) {
+		const struct flight it = world.flights[i];
+
+		if (!may_arrive(i)) /* it posts a receive */
+			rmx_look(world.node[it.to].fabric);
+		if (!may_arrive(i))
+			continue;
+		if (world.now < it.begun + CALM)
+			world.now = it.begun + CALM;
+		arrive(i);
+		rmx_look(world.node[it.to].fabric);
+		rmx_look(world.node[it.from].fabric);
+		return;
+	}
+}
+
 /* Something arrives, a rank looks, sleeps or dies: the seed says what. */
 static void step(void)
 {
@@ -582,6 +607,11 @@ static void step(void)
 	if (world.stepping)
 		return;
 	world.stepping = true;
+	if (world.calm) {
+		step_calm();
+		world.stepping = false;
+		return;
+	}
 	world.steps = world.active < 0 ? 0 : world.steps + 1;
 	is(world.steps < CALL_STEPS, "a call does not end");
 	world.now += (int64_t)draw(count ? 20000 : 200000);
@@ -775,22 +805,24 @@ static rmaext_window *window_make(int number, const char *token)
 		keys[k] = key_of(k);
 		rights[k] = RMAEXT_READ | RMAEXT_WRITE;
 	}
-	OK(rmaext_window_create(n->fabric,
-				&(struct rmaext_targets){
-					.members = n->members,
-					.token = (const uint8_t *)token,
-					.size = size,
-					.base = base,
-					.access = rights,
-					.align = align,
-					.keys = (const uint8_t *)keys,
-					.key_len = sizeof(*keys),
-					.route = &route,
-					.map = &map,
-					.address = &at,
-					.blocks = n->blocks,
-				},
-				60 * SECOND, &w));
+	OK(rmaext_window_create(
+		n->fabric,
+		&(struct rmaext_targets){
+			.members = n->members,
+			.token = (const uint8_t *)token,
+			.size = size,
+			.base = base,
+			.access = rights,
+			.align = align,
+			.keys = (const uint8_t *)keys,
+			.key_len = sizeof(*keys),
+			.route = &route,
+			.map = &map,
+			.address = &at,
+			.blocks = n->blocks,
+			.same = RANKS > SEEDED ? RMAEXT_SAME : 0,
+		},
+		60 * SECOND, &w));
 	return w;
 }
 
@@ -830,7 +862,7 @@ static void world_open(uint64_t seed, size_t cells, void (*died)(int number),
 	world.order = knobs.order ? knobs.order : seed;
 	if (knobs.order)
 		world.draws = seed ^ knobs.order << 20;
-	world.ranks = 2 + (int)pick(RANKS - 1);
+	world.ranks = RANKS > SEEDED ? RANKS : 2 + (int)pick(RANKS - 1);
 	if (knobs.ranks && world.ranks > knobs.ranks)
 		world.ranks = knobs.ranks;
 	world.cells = cells;

@@ -10,8 +10,10 @@
  * do when one does not move. What lies between, the loops of
  * rmaext/_sync/entering.py and ticket_lock.py, is here once more, as tasks.
  */
+#ifndef WORLD_RANKS
 #define WORLD_RANKS 6
-#include "world_run.h"
+#endif
+#include "world_scale.h"
 
 #include "shm/ticket_lock.h"
 
@@ -409,7 +411,8 @@ static enum outcome await_turn(struct task *t, struct side *side, int exclusive,
 	struct rmaext_lock *l = &side->lock;
 	const bool joins = l->inside == RMAEXT_LOCK_JOINS;
 	const int64_t ticket = joins ? -1 : l->ticket, begun = world.now;
-	int64_t looked = -SECOND, told = -1, before = 1;
+	/* of all orders: a look may come at once */
+	int64_t looked = every.on ? -SECOND : begun, told = -1, before = 1;
 	int64_t turn = -1, since = world.now;
 
 	for (;;) {
@@ -1038,6 +1041,53 @@ static void orders(void)
 	world_close();
 }
 
+/* -- what a crowd costs */
+
+static void crowd_run(struct task *t)
+{
+	if (enter(t, 0, 1, -1) == GOT)
+		leave(t, 0, 1);
+}
+
+static void all_run(struct task *t)
+{
+	for (int i = 0; i < world.ranks; i++)
+		is(enter(t, i, 0, -1) == GOT, "a lock that is free");
+	for (int i = world.ranks; i--;)
+		leave(t, i, 0);
+}
+
+/* Each of RANKS=1024 locks one target alone; one locks all, shared. */
+static void crowd(void)
+{
+	const char *text = getenv("RANKS");
+
+	knobs.ranks = text ? atoi(text) : 0;
+	if (text)
+		alarm(0);
+	data = rmaext_block_bytes(RANKS) / 8;
+	knobs.without = "deaths";
+	world_open(3, data + GUARDED, died, tell);
+	rmaext_block_places(world.ranks, &places);
+	for (int i = 0; i < world.ranks; i++) {
+		rmaext_window_controls(world.node[i].window, 1);
+		node_of[i] = i;
+	}
+	locks_begin();
+	world.calm = true;
+	measure();
+	tasks.count = 0;
+	for (int i = 0; i < world.ranks; i++)
+		task_begin(i, crowd_run);
+	tasks_run();
+	/* no look at all slots, as the lock only changes hands */
+	measured("contended lock", world.ranks, 14, 14 * 80);
+	tasks.count = 0;
+	task_begin(1, all_run);
+	tasks_run();
+	measured("lock_all", 1, 4 * world.ranks, 4 * 84 * world.ranks);
+}
+
 static void seeds(void)
 {
 	seeds_run(run);
@@ -1046,5 +1096,6 @@ static void seeds(void)
 const struct test tests[] = {
 	{"seeds", seeds, NULL, NULL},
 	{"orders", orders, NULL, NULL},
+	{"crowd", crowd, NULL, NULL},
 	{0},
 };
