@@ -37,7 +37,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 .PHONY: bench check check-first check-tests check-serial check-alone check-seeds check-sizes
 .PHONY: check-text
 .PHONY: docs site compile_commands.json
-.PHONY: provider check-c fuzz fuzz-strangers sim sim-faults asan tsan lint type cover format clean
+.PHONY: provider check-c fuzz fuzz-strangers sim sim-faults sim-scale asan tsan lint type cover format clean
 
 help: ## this list
 	@echo "On a fresh Debian or Ubuntu, make demo and make test do all their own set-up."
@@ -331,7 +331,7 @@ $(ASAN_RUNS): asan-%: build/asan/%
 
 # setarch -R: gcc 12's TSan cannot place its shadow memory at random addresses.
 # The worlds have one thread, and contexts that TSan does not know.
-tsan: $(filter-out $(WORLDS:%=build/tsan/%),$(C_TESTS:tests/c/%.c=build/tsan/%)) ## the same under ThreadSanitizer
+tsan: $(filter-out $(WORLDS:%=build/tsan/%) build/tsan/xfer/scale,$(C_TESTS:tests/c/%.c=build/tsan/%)) ## the same under ThreadSanitizer
 	for program in $^; do \
 		TSAN_OPTIONS=ignore_noninstrumented_modules=1:die_after_fork=0 \
 		$(LIMIT) 900 setarch -R $$program || exit; done
@@ -356,6 +356,17 @@ sim: $(WORLDS:%=build/sim/%) ## protocols in a simulated world: MINUTES=1 of new
 	for world in $(WORLD); do \
 		$(if $(CHART),$(DRAW),$(RUN)) build/sim/$$world $(VENV)/lib/$(MPI)/libfabric.so.1 \
 		$(if $(CHART),$(SEED) $(CHART),seeds) || exit; done
+
+# The same sources, for many ranks: locks keep a square of them.
+build/sim/scale: MANY = 16384
+build/sim/crowd: MANY = 1024
+build/sim/scale: tests/c/xfer/scale.c
+build/sim/crowd: tests/c/shm/locks.c
+build/sim/scale build/sim/crowd: $(SOURCES:csrc/%.c=build/sim/obj/%.o) $(wildcard tests/c/*.h)
+	$(CC) $(C_FLAGS) -w -Itests/c -O2 -g -DWORLD_RANKS=$(MANY) $(filter %.c %.o,$^) -o $@ -pthread -ldl
+
+sim-scale: $(VENV)/.tests build/sim/scale build/sim/crowd ## what protocols cost with up to 16,384 ranks: a table, and docs/pictures/scale.svg
+	$(LIMIT) 3600 $(PYTHON) tests/world/scale.py $(VENV)/lib/$(MPI)/libfabric.so.1 docs/pictures/scale.svg
 
 sim-faults: $(VENV)/.runs ## faults planted in the protocols: does that world find each?
 	$(LIMIT) 14400 $(PYTHON) tests/world/faults.py $(ARGS)

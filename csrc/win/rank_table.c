@@ -37,8 +37,11 @@ int rmaext_members_new(int64_t count, int64_t self, rmaext_peer *const *peers,
 	for (int64_t rank = 0; rank < count; rank++) {
 		struct rmx_member *member = &m->of[rank];
 
-		member->peer = peers ? peers[rank] : NULL;
-		member->neighbour = neighbours ? neighbours[rank] : NULL;
+		/* pages that nobody writes to take no memory */
+		if (peers && peers[rank])
+			member->peer = peers[rank];
+		if (neighbours && neighbours[rank])
+			member->neighbour = neighbours[rank];
 		if (member->neighbour && member->neighbour->tail)
 			member->doorbell = &member->neighbour->tail->doorbell;
 		else if (rank == self)
