@@ -62,10 +62,12 @@ static inline void path_tell(void)
 static inline uint64_t state_mix(uint64_t hash, const uint64_t *words,
 				 size_t count)
 {
-	for (size_t i = 0; i < count; i++) {
-		hash = (hash ^ words[i]) * UINT64_C(0x9e3779b97f4a7c15);
-		hash ^= hash >> 29;
-	}
+	for (size_t i = 0; i < count; i++)
+		if (words[i]) { /* most of a rank's memory is zeros */
+			hash = (hash ^ words[i] ^ i << 48) *
+			       UINT64_C(0x9e3779b97f4a7c15);
+			hash ^= hash >> 29;
+		}
 	return hash;
 }
 
