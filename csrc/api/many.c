@@ -92,7 +92,7 @@ static bool place_is_long(const struct rmx_many *b, const struct rmx_target *t,
 			  uint64_t len)
 {
 	/* several places that notify go as messages, which are in order */
-	const uint64_t most = b->notify < 0 ? RMX_LONG_PLACE
+	const uint64_t most = b->notify < 0  ? RMX_LONG_PLACE
 			      : b->count > 1 ? UINT64_MAX
 					     : RMX_COPY_MAX;
 

@@ -352,45 +352,6 @@ struct rmx_layout *rmx_layout_blocks(const struct rmx_layout *l, uint64_t count,
 	return layout_of_blocks(l, &b, why_p);
 }
 
-static bool basic_equals(struct rmx_basic a, struct rmx_basic b)
-{
-	return a.type == b.type && a.unit == b.unit && a.gaps == b.gaps;
-}
-
-struct rmx_layout *rmx_layout_join(const struct rmx_layout *const *layouts,
-				   uint64_t count, int *why_p)
-{
-	const struct rmx_layout *first = NULL, nothing = {.extent = 0};
-	struct rmx_basic basic = {.type = -1};
-	uint64_t room = 0, filled = 0;
-	struct rmx_layout *made;
-
-	for (uint64_t i = 0; i < count; i++) {
-		const struct rmx_layout *l = layouts[i];
-		uint64_t some;
-
-		if (!l->runs)
-			continue;
-		if (__builtin_mul_overflow(l->runs, rmx_layout_turns(l),
-					   &some) ||
-		    __builtin_add_overflow(room, some, &room))
-			return failed(NULL, -FI_ENOMEM, why_p);
-		if (!filled++)
-			first = l, basic = l->basic;
-		else if (!basic_equals(basic, l->basic))
-			basic = (struct rmx_basic){.type = -1};
-	}
-	if (filled == 1)
-		return layout_copy(first, why_p);
-	made = layout_like(first ? first : &nothing, room, why_p);
-	if (!made)
-		return NULL;
-	made->basic = basic;
-	for (uint64_t i = 0; i < count; i++)
-		runs_add(made, layouts[i], 0);
-	return layout_trim(layout_finish(made, why_p), room);
-}
-
 struct rmx_layout *rmx_layout_head(const struct rmx_layout *l, uint64_t bytes,
 				   int *why_p)
 {

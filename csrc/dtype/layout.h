@@ -56,9 +56,6 @@ struct rmx_layout *rmx_layout_blocks(const struct rmx_layout *layout,
 				     uint64_t count, const int64_t *counts,
 				     bool one_count, const int64_t *places,
 				     int *why_p);
-/* One after another. */
-struct rmx_layout *rmx_layout_join(const struct rmx_layout *const *layouts,
-				   uint64_t count, int *why_p);
 /* The same, `by` bytes further on. */
 struct rmx_layout *rmx_layout_shift(const struct rmx_layout *layout, int64_t by,
 				    int *why_p);

@@ -82,10 +82,10 @@ struct rmx_op {
 	uint32_t results_at;
 	bool queued;
 	/*
-	 * Of a write that notifies: the message that does, until that has ended,
-	 * for which the write stays open. Of the message: the write, and whether
-	 * it is still to wait for that in the line. am->lock guards them once
-	 * the write has begun.
+	 * Of a write that notifies: the message that does, until that has
+	 * ended, for which the write stays open. Of the message: the write, and
+	 * whether it is still to wait for that in the line. am->lock guards
+	 * them once the write has begun.
 	 */
 	_Atomic(struct rmx_op *) note;
 	struct rmx_op *write;
@@ -121,7 +121,7 @@ struct rmx_op {
 		*siblings; /* they live as long as *ended; or NULL */
 	/* chunks in flight, 1 while in the backlog, and 1 for its note */
 	atomic_uint open;
-	atomic_bool waits; /* it is in the backlog */
+	atomic_bool waits;     /* it is in the backlog */
 	struct rmx_op *behind; /* the next in the backlog */
 	/* 1 + target->reports of when it failed; 0: no flush will report it */
 	unsigned int shown;

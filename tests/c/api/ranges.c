@@ -219,8 +219,7 @@ static void writes_notified(void)
 				OK(end(&a[k]));
 			while (rmaext_op_release(&a[k].op))
 				sched_yield();
-			EQUAL(block->notify[3],
-			      FLIGHT * round + FLIGHT);
+			EQUAL(block->notify[3], FLIGHT * round + FLIGHT);
 			CHECK(!memcmp(memory, values, BYTES));
 		}
 	}

@@ -87,14 +87,12 @@ static struct rmx_layout *step(const struct rmx_layout *l,
 			       const struct model *m, struct model *made,
 			       uint32_t *seed)
 {
-	const struct rmx_layout *both[3] = {l, NULL, l};
 	int64_t counts[4], places[4], by;
-	struct rmx_layout *other, *joined;
 	uint64_t n;
 	int why = 0;
 
 	made->count = 0;
-	switch (dice(seed) % 6) {
+	switch (dice(seed) % 5) {
 	case 0:
 		n = dice(seed) % 4;
 		by = dice(seed) % 3 ? some(seed) : l->extent;
@@ -112,31 +110,6 @@ static struct rmx_layout *step(const struct rmx_layout *l,
 		model_add(made, m, 0);
 		made->count = n < m->count ? n : m->count;
 		return rmx_layout_head(l, n, &why);
-	case 3: /* with another one behind it, and once more */
-		if (2 * m->count + 3 > MOST)
-			return NULL;
-		by = some(seed);
-		other = rmx_layout_new(&(struct rmx_run){by, 3}, 1,
-				       (struct rmx_basic){1, 3, false}, 3,
-				       &why);
-		CHECK(other);
-		both[1] = other;
-		n = 1 + dice(seed) % 3;
-		joined = rmx_layout_join(both, n, &why);
-		CHECK(joined);
-		if (m->count)
-			EQUAL(joined->basic.unit, n > 1 ? 0 : l->basic.unit);
-		else
-			EQUAL(joined->basic.unit, n > 1 ? 3 : 0);
-		model_add(made, m, 0);
-		if (n > 1)
-			model_add(made,
-				  &(struct model){3, {by, by + 1, by + 2}}, 0);
-		if (n > 2)
-			model_add(made, m, 0);
-		joined->basic = l->basic;
-		free(other);
-		return joined;
 	default:
 		n = dice(seed) % 5;
 		for (uint64_t i = 0; i < n; i++) {
