@@ -362,7 +362,7 @@ build/sim/scale: MANY = 16384
 build/sim/crowd: MANY = 1024
 build/sim/scale: tests/c/xfer/scale.c
 build/sim/crowd: tests/c/shm/locks.c
-build/sim/scale build/sim/crowd: $(SOURCES:csrc/%.c=build/sim/obj/%.o) $(wildcard tests/c/*.h)
+build/sim/scale build/sim/crowd: $(SOURCES:csrc/%.c=build/sim/obj/%.o) $(wildcard tests/c/*.h) | $(VENV)/.runs
 	$(CC) $(C_FLAGS) -w -Itests/c -O2 -g -DWORLD_RANKS=$(MANY) $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 sim-scale: $(VENV)/.tests build/sim/scale build/sim/crowd ## what protocols cost with up to 16,384 ranks: a table, and docs/pictures/scale.svg
