@@ -358,12 +358,10 @@ sim: $(WORLDS:%=build/sim/%) ## protocols in a simulated world: MINUTES=1 of new
 		$(if $(CHART),$(SEED) $(CHART),seeds) || exit; done
 
 # The same sources, for many ranks: locks keep a square of them.
-build/sim/scale: MANY = 16384
-build/sim/crowd: MANY = 1024
 build/sim/scale: tests/c/xfer/scale.c
 build/sim/crowd: tests/c/shm/locks.c
 build/sim/scale build/sim/crowd: $(SOURCES:csrc/%.c=build/sim/obj/%.o) $(wildcard tests/c/*.h) | $(VENV)/.runs
-	$(CC) $(C_FLAGS) -w -Itests/c -O2 -g -DWORLD_RANKS=$(MANY) $(filter %.c %.o,$^) -o $@ -pthread -ldl
+	$(CC) $(C_FLAGS) -w -Itests/c -O2 -g -DWORLD_RANKS=$(if $(filter %scale,$@),16384,1024) $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 sim-scale: $(VENV)/.tests build/sim/scale build/sim/crowd ## what protocols cost with up to 16,384 ranks: a table, and docs/pictures/scale.svg
 	$(LIMIT) 3600 $(PYTHON) tests/world/scale.py $(VENV)/lib/$(MPI)/libfabric.so.1 docs/pictures/scale.svg
