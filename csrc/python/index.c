@@ -266,15 +266,23 @@ static enum py_outcome selection_run(struct py_window *w, int kind,
 		.buffer = {(PyObject *)array, Py_None},
 	};
 	struct rmx_strides strides;
+	enum py_outcome done;
+	PyArrayObject *packed;
 
 	if (put && (direct ? !rmx_strides_make(&strides, &part) ||
 				     rmx_strides_overlap(&strides,
 							 selection_memory(w, s),
 							 PyArray_BYTES(array))
-			   : s->rank == w->it.window->self ||
-				     !PyArray_IS_C_CONTIGUOUS(array)))
+			   : s->rank == w->it.window->self))
 		return PY_DECLINED;
-	return py_transfer_run(w, &r);
+	if (direct || PyArray_IS_C_CONTIGUOUS(array))
+		return py_transfer_run(w, &r);
+	packed = (PyArrayObject *)PyArray_NewCopy(array, NPY_CORDER);
+	if (!packed)
+		return PY_FAILED;
+	done = selection_run(w, kind, s, packed, NULL);
+	Py_DECREF(packed);
+	return done;
 }
 
 /*
