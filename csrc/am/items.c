@@ -96,7 +96,10 @@ static bool item_is_valid(const struct item *it)
 	    (!is->count && !(item_is_row(it) && is->kind == RMAEXT_PUT)))
 		return false;
 	if (is->kind == RMAEXT_UPDATE)
-		return fetch || is->op != RMAEXT_CSWAP;
+		/* of a row that does nothing only the window would limit the
+		 * elements, which are gone through all the same */
+		return fetch || (is->op != RMAEXT_CSWAP &&
+				 !(is->op == RMAEXT_NO_OP && item_is_row(it)));
 	return !is->op && !is->type && fetch == (is->kind == RMAEXT_GET) &&
 	       (is->unit == 1 || !item_is_row(it));
 }

@@ -21,14 +21,28 @@
 
 /* -- the line */
 
+/* The line takes only so many bytes of copies, but all notes. */
+static uint64_t line_bytes(const struct rmx_op *op)
+{
+	return op->buffered && !op->write ? op->len + RMX_OVERHEAD : 0;
+}
+
+/* A message does not wait for its write any more. */
+static void note_let_go(struct rmaext_peer *peer, struct rmx_op *note)
+{
+	if (note->held)
+		atomic_fetch_sub(&peer->held, 1);
+	note->held = false;
+}
+
 /* The operation has left the line. */
 static void line_left(struct rmaext_peer *peer, struct rmx_op *op)
 {
 	op->queued = false;
 	if (op == atomic_load(&peer->line->open))
 		atomic_store(&peer->line->open, NULL);
-	if (op->buffered)
-		peer->line->queued -= op->len + RMX_OVERHEAD;
+	peer->line->queued -= line_bytes(op);
+	note_let_go(peer, op);
 }
 
 void rmx_line_join(struct rmaext_peer *peer, struct rmx_op *op)
@@ -37,8 +51,7 @@ void rmx_line_join(struct rmaext_peer *peer, struct rmx_op *op)
 
 	op->sent = 1;
 	op->queued = true;
-	if (op->buffered)
-		line->queued += op->len + RMX_OVERHEAD;
+	line->queued += line_bytes(op);
 	*line->queue_end = op;
 	line->queue_end = &op->next;
 	atomic_store(&line->open, rmx_is_coalesced(op) ? op : NULL);
@@ -247,15 +260,15 @@ static void op_lend(struct rmx_op *op)
 
 void rmx_note_join(struct rmx_op *write)
 {
+	struct rmaext_peer *peer = write->target->member->peer;
 	struct rmx_op *note = atomic_load(&write->note);
 	struct rmx_am *am = write->fabric->am;
 
-	/* apart from its context, a write may have another place now */
-	note->write = write;
 	note->held = true;
+	atomic_fetch_add(&peer->held, 1);
 	atomic_fetch_add(&write->open, 1);
 	pthread_mutex_lock(&am->lock);
-	rmx_line_join(note->target->member->peer, note);
+	rmx_line_join(peer, note);
 	pthread_mutex_unlock(&am->lock);
 }
 
@@ -273,7 +286,7 @@ bool rmx_note_release(struct rmx_op *write)
 	pthread_mutex_lock(&f->am->lock);
 	note = atomic_load(&write->note);
 	if (note && atomic_fetch_sub(&write->open, 1) == 2) {
-		note->held = false;
+		note_let_go(peer, note);
 		if (write->error || write->posted < write->len) {
 			rmx_op_unqueue(note);
 			rmx_op_settle(note);

@@ -317,6 +317,7 @@ static struct rmx_many *many_copy(const struct rmx_many *from, uint64_t most)
 	b->number_of = malloc((size_t)b->window->count * sizeof(*b->number_of));
 	if (b->order && b->number_of)
 		return b;
+	b->copies = NULL; /* they are still the caller's */
 	many_free(b);
 	return NULL;
 }

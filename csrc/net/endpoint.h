@@ -37,7 +37,9 @@ struct rmaext_peer {
 	atomic_uint contexts; /* operations and chunks on their way to it */
 	uint64_t name;	      /* rmx_name of its address */
 	struct rmaext_peer *next, *same; /* in the list, in the chain */
-	atomic_uint answers;   /* number of its answers: it makes progress */
+	atomic_uint answers; /* number of its answers: it makes progress */
+	/* messages in its line that wait for writes, whose chunks count, too */
+	atomic_uint held;
 	struct rmx_line *line; /* the messages to it, of am/ */
 };
 

@@ -200,23 +200,25 @@ bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 {
 	struct rmx_context *context = context_find(f, named);
 	struct rmx_target *target;
+	struct rmaext_peer *peer;
 	struct rmx_op *op;
 
 	if (!context)
 		return false;
 	op = atomic_load(&context->op);
 	target = op->target;
+	peer = target->member->peer;
 	if (failure) {
 		rmx_op_failed(op, failure);
 		COUNT(&f->failed);
 	}
 	COUNT(&f->completed);
 	atomic_fetch_add(&target->finished, 1);
-	if (atomic_load(&op->note)) /* who waits behind it sees progress */
-		atomic_fetch_add(&target->member->peer->answers, 1);
+	if (atomic_load(&peer->held)) /* who waits behind it sees progress */
+		atomic_fetch_add(&peer->answers, 1);
 	atomic_store_explicit(&context->op, NULL, memory_order_relaxed);
 	if (context != op->context)
-		rmx_context_give(f, target->member->peer, context);
+		rmx_context_give(f, peer, context);
 	op_completed(op);
 	return true;
 }

@@ -108,14 +108,8 @@ enum rmx_step rmx_op_step(void *arg)
 	if (rmx_is_message(op)) /* it is in line: send() says how that goes */
 		return op->fabric->hooks->send(&op) == RMX_RETRY ? RMX_RETRY
 								 : RMX_SLEEP;
-	/*
-	 * A chunk in flight tells when it completes. Else this thread may be
-	 * the one that tries the rest again, or messages.
-	 */
-	return (atomic_load(&op->waits) && atomic_load(&op->open) == 1) ||
-			       op->fabric->hooks->restless(op->fabric)
-		       ? RMX_RETRY
-		       : RMX_SLEEP;
+	/* this thread may be the one that tries the rest again, or messages */
+	return op->fabric->hooks->restless(op->fabric) ? RMX_RETRY : RMX_SLEEP;
 }
 
 /*
@@ -124,11 +118,16 @@ enum rmx_step rmx_op_step(void *arg)
  */
 static unsigned int op_moves(const struct rmx_op *op)
 {
+	const bool notes = atomic_load(&op->note); /* its message waits, too */
+	unsigned int moves = 0;
+
+	if (rmx_is_message(op) || notes)
+		moves = atomic_load(&op->target->member->peer->answers);
 	if (rmx_is_message(op))
-		return atomic_load(&op->target->member->peer->answers);
-	return rmx_op_is_request(op) || atomic_load(&op->waits)
-		       ? atomic_load(&op->target->finished)
-		       : atomic_load(&op->completed);
+		return moves;
+	return moves + (rmx_op_is_request(op) || atomic_load(&op->waits)
+				? atomic_load(&op->target->finished)
+				: atomic_load(&op->completed));
 }
 
 int rmx_op_overdue(struct rmx_op *op, int64_t now)
@@ -285,7 +284,9 @@ static bool owned_cancel(struct rmaext_op *owned)
 	bool unsent;
 
 	pthread_mutex_lock(&backlog->lock);
-	unsent = rmx_op_is_request(op) && atomic_load(&op->waits) && !op->sent;
+	/* one that notifies counts as sent */
+	unsent = rmx_op_is_request(op) && atomic_load(&op->waits) &&
+		 !op->sent && op->notify < 0;
 	if (unsent) {
 		rmx_op_told(op);
 		rmx_op_failed(op, &record);

@@ -53,7 +53,8 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 		return ret;
 	if (!rmx_peer_of(root, rank))
 		return rmx_peer_missing(root->members, rank, "operation");
-	if (payload <= RMX_INLINE && !ended)
+	/* messages may stand in line for long, even for a write of chunks */
+	if (payload <= RMX_INLINE && !ended && kind < RMX_BY_MESSAGE)
 		context = rmx_context_take(f, target->member->peer);
 	if (context)
 		desc = f->transfers->region.desc;

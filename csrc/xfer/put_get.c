@@ -66,7 +66,6 @@ static int note_new(struct rmaext_window *w, const struct rmaext_call *c,
 		.kind = RMAEXT_PUT,
 		.rank = c->rank,
 		.notify = c->notify,
-		.ended = &write->over, /* so that it takes no context */
 	};
 	struct rmx_op *note;
 	int ret = rmx_message_op(w, &call, true, 0, &note);
@@ -75,7 +74,6 @@ static int note_new(struct rmaext_window *w, const struct rmaext_call *c,
 		rmx_op_free(write);
 		return ret;
 	}
-	note->ended = NULL;
 	note->hint = true; /* the write tells */
 	note->write = write;
 	atomic_store(&write->note, note);

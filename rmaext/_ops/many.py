@@ -115,7 +115,7 @@ def spread(*given: Array) -> tuple[Shape, list[Array]]:
     shapes.discard(())
     # np.broadcast_shapes is slow, and most calls differ in scalars only
     shape = shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
-    return shape, [_plain(array, shape) if array.ndim else array for array in given]
+    return shape, [_plain(array, shape if array.ndim else ()) for array in given]
 
 
 def _plain(array: Array, shape: Shape) -> Array:
@@ -391,7 +391,7 @@ class ManyOperations(WindowCore[ScalarT]):
             text = f"{where}: outside the {self._sizes[rank]} elements there"
         else:
             text = f"{where}: there are ranks 0 to {len(self._sizes) - 1}{self._hint_for(rank)}"
-        return BoundsError(errno.ERANGE, text, call=call, rank=rank if known else None)
+        return BoundsError(errno.ERANGE, text, call=call, rank=rank)
 
     def _has(self, rank: int, offset: int, count: int) -> bool:
         return count >= 0 <= offset and offset + count <= self._sizes[rank]

@@ -56,6 +56,8 @@ class UpdateOperations(WindowCore[ScalarT]):
         number = 1 if count is None else operator.index(count)
         if number < 0:
             raise ValueError(f"load: count {count} is negative")
+        if self._place("load", rank, offset, number) is None:
+            return np.empty(0, self._dtype)
         # an operand, as messages have one; nobody reads it
         unread = np.zeros(() if count is None else number, self._dtype)
         return self._update("load", lib.RMAEXT_NO_OP, unread, rank, offset)[()]

@@ -381,8 +381,10 @@ class Channel(Closing, Generic[ScalarT]):
             ring.put(data[:nbytes], rank, first + _WORD)
             ring.put_notify(word, rank, first, slot)
         else:
+            if not direct and self._is_lost(rank):
+                raise lost_error(self._comm, [rank], "send", f"send: rank {rank} is lost")
             message = np.concatenate((word, data[:nbytes]))
-            # The request keeps the copy; what becomes of it a flush would tell.
+            # The request keeps the copy; what becomes of it the look above tells the next one.
             put: Any = ring.rput_notify if message.size > MESSAGE else ring.put_notify
             put(message, rank, first, slot)
         self._to[rank] = self._after(to, count, mark is not None)

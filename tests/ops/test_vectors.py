@@ -504,3 +504,23 @@ def test_target_killed_meanwhile(library):
 def test_target_that_leaves_this_node(own):
     """By the routes direct and cma."""
     passes(3, PROGRAM, "killed", "leaving", *own, oks=3, survive=True)
+
+
+def test_places_that_are_not_aligned(comm):
+    """As fields of packed records are: as arrays, and as one of them."""
+    packed = np.zeros(3, np.dtype([("", "i1"), ("place", "i8")]))
+    packed["place"] = comm.rank, comm.rank, 1
+    ranks, offset = packed["place"][:2], packed["place"][2:].reshape(())
+    with rmaext.Window(comm, np.arange(4.0)) as win:
+        assert (win.get_many(ranks, offset) == 1).all()
+        assert (win.get_many(ranks[:1].reshape(()), [1, 2]) == [1, 2]).all()
+        assert (win.rget_many(ranks, offset).wait() == 1).all()
+        assert (win.get_ranges(ranks, offset, offset) == [1, 1]).all()
+        win.fence()
+
+
+def test_a_load_of_more_than_there_is_takes_no_memory(comm):
+    with rmaext.Window(comm, np.zeros(4)) as win:
+        with pytest.raises(rmaext.BoundsError):
+            win.load(comm.rank, 0, 10**13)
+        win.fence()

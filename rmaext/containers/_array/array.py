@@ -140,11 +140,10 @@ class Array(Reduced):
 
         Notes
         -----
-        As `exchange`; it waits for nobody at its beginning, so over the network what is more than
-        32 KiB goes in messages of 16 KiB, which takes some two times as long. What is sent is what
-        `local` holds there; the block may change it. The ghosts may be read after the block only.
-        After an exception in the block the exchange has not ended: the next call ends it, and does
-        not send again.
+        As `exchange`; it waits for nobody at its beginning. What is sent is what `local` holds
+        there; the block may change it. The ghosts may be read after the block only. After an
+        exception in the block the exchange has not ended: the next call ends it, and does not send
+        again.
 
         Examples
         --------

@@ -155,6 +155,7 @@ static void malformed(void)
 	struct pair p;
 	uint64_t *cells;
 	uint32_t seed = 1;
+	size_t results;
 
 	pair_open(&p, (struct rig_options){0});
 	cells = (uint64_t *)p.r.window_memory;
@@ -175,6 +176,17 @@ static void malformed(void)
 	};
 	memcpy(good.q.token, secret, sizeof(secret));
 	const size_t len = offsetof(struct message, more);
+
+	/* nothing but the window would limit a row that does nothing */
+	m = good;
+	m.it.form = RMX_ROW;
+	m.it.op = RMAEXT_NO_OP;
+	EQUAL(rmx_items_check(p.there, (char *)&m,
+			      offsetof(struct message, offsets), &results),
+	      -FI_EINVAL);
+	m.it.flags = RMX_WITH_FETCH;
+	OK(rmx_items_check(p.there, (char *)&m,
+			   offsetof(struct message, offsets), &results));
 
 #define BAD(length, ...)                       \
 	do {                                   \

@@ -231,6 +231,50 @@ static void writes_notified(void)
 	free(a);
 }
 
+/*
+ * What stands in line behind a write that notifies holds no context: the write
+ * may need them all, for its chunks.
+ */
+static void copies_behind_a_write(void)
+{
+	enum { COPIES = 50 };
+	struct rmx_control_block *block = block_new();
+	const uint64_t one = 1;
+	const struct rmaext_call copy = {
+		.kind = RMAEXT_PUT,
+		.notify = 6,
+		.operand = &one,
+		.count = sizeof(one),
+	};
+	struct asked a = {.notify = 4, .counts = {LONG * 2}};
+	char *values = malloc(LONG * 2);
+	rmaext_op *op = NULL;
+	rmaext_window *w;
+	struct pair p;
+
+	CHECK(values);
+	fill(values, LONG * 2, 5);
+	pair_open(&p, (struct rig_options){.size = BYTES, .no_progress = true});
+	block_give(p.there, block);
+	w = here(&p, (struct lie){.reads = true});
+	EQUAL(ask(&a, w, RMAEXT_PUT, 1, 1, LONG * 2, values, NULL),
+	      RMAEXT_PENDING);
+	for (int i = 0; i < COPIES; i++) {
+		OK(rmaext_start(w, &copy, &op));
+		CHECK(atomic_load(&p.r.peer->contexts) <= 1);
+	}
+	serve_start(&p);
+	OK(end(&a));
+	OK(flush(w));
+	EQUAL(block->notify[3], 1);
+	EQUAL(block->notify[5], COPIES);
+	serve_stop(&p);
+	drop_window(w);
+	pair_close(&p);
+	free(values);
+	free(block);
+}
+
 /* One value for all places: of short elements, and of those that go alone. */
 static void one_value(void)
 {
@@ -458,6 +502,7 @@ const struct test tests[] = {
 	{"ranges_dropped", ranges_dropped, NULL, NULL},
 	{"ranges_notified", ranges_notified, NULL, NULL},
 	{"writes_notified", writes_notified, NULL, NULL},
+	{"copies_behind_a_write", copies_behind_a_write, NULL, NULL},
 	{"one_value", one_value, NULL, NULL},
 	{"updates", updates, NULL, NULL},
 	{"refused", refused, NULL, NULL},
