@@ -73,12 +73,6 @@ FAULTS = [
         "	note = NULL;\n	if (note)\n",
     ),
     Fault(
-        "a write ends with its bytes, whatever becomes of its message",
-        "xfer/completion.c",
-        "	if (note->error)\n		rmx_op_failed(write, &note->failure);\n",
-        "",
-    ),
-    Fault(
         "a reply is believed whatever its generation",
         "am/replies.c",
         "	       buffer->generation == reply.id >> 32;",
@@ -193,8 +187,8 @@ FAULTS = [
     Fault(
         "a context comes back to the list before it is out of it",
         "xfer/context.c",
-        "		new = free_list_word(old, FREE_COUNT(old) - 1,",
-        "		new = free_list_word(old, FREE_COUNT(old),",
+        "			old, FREE_COUNT(old) - 1,\n",
+        "			old, FREE_COUNT(old),\n",
     ),
     Fault(
         "a request in the backlog is not posted on",

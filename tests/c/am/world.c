@@ -228,11 +228,11 @@ static void put_notified(int number, struct request *q)
 	wait_for(number, q, ret, op, ~0u);
 }
 
-/* The same of many cells, as a request. */
+/* The same of many cells, as a request: by a write, or by a message. */
 static int long_put_notified(int number, struct request *q)
 {
 	const int64_t rank = q->target, first = LONG_TOLD + number * LONG;
-	const int64_t count = LONG;
+	const int64_t count = pick(2) ? LONG : LONG / 2;
 	struct rmaext_places_call call = {
 		.kind = RMAEXT_PUT,
 		.ones = RMAEXT_ONE_RANK,
@@ -242,7 +242,7 @@ static int long_put_notified(int number, struct request *q)
 		.ranks = &rank,
 		.offsets = &first,
 		.counts = &count,
-		.elements = LONG,
+		.elements = (uint64_t)count,
 		.notify = 1 + number + RANKS,
 		.ended = &q->ended,
 	};
@@ -328,7 +328,7 @@ static void notifications_judge(void)
 			is(n->cells[TOLD + from] >=
 					   (uint64_t)n->block->notify[from] &&
 				   n->cells[LONG_TOLD + from * LONG +
-					    (int)draw(LONG)] >=
+					    (int)draw(LONG / 2)] >=
 					   (uint64_t)n->block
 						   ->notify[RANKS + from],
 			   "a notification came before its data");
