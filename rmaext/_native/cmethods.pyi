@@ -1064,8 +1064,7 @@ class Window(Generic[ScalarT]):
         progress thread carries out in their order: an element costs 32 bytes more where it
         lies by itself in the target's array, long runs next to nothing. An empty origin only
         notifies. The notifications of one rank to another come in the order of its calls.
-        Corresponds to
-        gaspi_write_list_notify, and shmem_put_signal_nbi.
+        Corresponds to gaspi_write_list_notify, and shmem_put_signal_nbi.
 
         Examples
         --------

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import errno
 import math
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,8 +65,9 @@ class RangeOperations(ManyOperations[ScalarT]):
         >>> win.get_ranges(0, [7, 0], [3, 2])
         array([7., 8., 9., 0., 1.])
         """
-        result = self._begin_ranges("get_ranges", GET, ranks, offsets, counts, out).wait()
-        return cast(NDArray[ScalarT], result)
+        request = self._begin_ranges("get_ranges", GET, ranks, offsets, counts, out)
+        result: NDArray[ScalarT] = request.wait()
+        return result
 
     @told
     def put_ranges(self, ranks: Any, offsets: Any, counts: Any, values: Any) -> None:
