@@ -734,6 +734,14 @@ static const struct rmx_transport network = {
 
 /* -- the ranks */
 
+/* It lives, knows of no death, and its cells are zeros, as at first. */
+static inline void node_renew(struct node *n)
+{
+	memset(n->cells, 0, 8 * world.cells);
+	n->dead = false;
+	memset(n->known, 0, sizeof(n->known));
+}
+
 static void node_open(int number)
 {
 	struct node *n = &world.node[number];

@@ -958,11 +958,7 @@ static void plans_explore(int deaths, int skips)
 		budget.skips = skips;
 		tasks.count = 0;
 		for (int i = 0; i < world.ranks; i++) {
-			struct node *n = &world.node[i];
-
-			memset(n->cells, 0, 8 * world.cells);
-			n->dead = false;
-			memset(n->known, 0, sizeof(n->known));
+			node_renew(&world.node[i]);
 			task_begin(i, plan_run);
 		}
 		every.ends = false;

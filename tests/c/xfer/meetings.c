@@ -714,9 +714,7 @@ static void plan_begin(void)
 	for (int i = 0; i < world.ranks; i++) {
 		struct node *n = &world.node[i];
 
-		memset(n->cells, 0, 8 * world.cells);
-		n->dead = false;
-		memset(n->known, 0, sizeof(n->known));
+		node_renew(n);
 		for (int k = 0; k < world.ranks; k++)
 			atomic_store(&rmx_member_peer(n->members, k)->gone,
 				     false);
