@@ -119,6 +119,7 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
 
     _hint = "; if neighbours may be MPI.PROC_NULL, make the window with proc_null=True"
     _gaps = False
+    _made_by = ""  # what makes a window of this kind, if not its constructor
     _may_hint = False  # updates of some targets are slower than they need be, see `Statistics`
     _in_pieces = False  # a rank has more than one array
     _divided = False  # one operation is several in C: fields, several arrays, what is attached

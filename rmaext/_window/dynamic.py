@@ -87,6 +87,7 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     array([1, 2])
     """
 
+    _made_by = "Window.dynamic(comm, dtype)"
     _region: DynamicRegion
     _attached: dict[int, tuple[Array, int]]  # by address, with what keeps it
 

@@ -41,6 +41,7 @@ class FieldView(View[ScalarT]):
     """
 
     _divided = True
+    _made_by = "field(name) of a window"
 
     @property
     def numba(self) -> int:

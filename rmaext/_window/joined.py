@@ -29,7 +29,7 @@ from .refusals import SeveralArrays
 from .window import Window
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from typing_extensions import Self, Unpack
 
 __all__ = ["JoinedWindow"]
 
@@ -165,10 +165,15 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
            [0.]])]
     """
 
+    _made_by = "Window(comm, [array, ...])"
     _region: JoinedRegion
     _given: tuple[list[Array], Access | None]
     _arrays: list[Window[ScalarT]]  # a window for each array
     _bounds: Any  # [r, k] is the offset at which array k of rank r begins
+
+    def __new__(cls, *_: Any, **__: Any) -> Self:
+        """Make one, also by its own name."""
+        return super(Window, cls).__new__(cls)
 
     def __init__(
         self,

@@ -88,6 +88,7 @@ class RemoteWindow(NoRankHere[ScalarT], Window[ScalarT]):  # type: ignore[overri
     array([1., 2., 0.])
     """
 
+    _made_by = "RemoteWindow.attach(ticket)"
     _group: Any
     _hint = ""
 

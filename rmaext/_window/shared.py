@@ -140,6 +140,7 @@ class SharedWindow(Window[ScalarT]):
     array([0., 1., 0.])
     """
 
+    _made_by = "Window.shared(comm, shape, dtype)"
     _lies: tuple[int, bool]
     _region: SharedRegion
 

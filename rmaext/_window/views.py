@@ -84,6 +84,7 @@ class View(Window[ScalarT]):
     (3, (3,))
     """
 
+    _made_by = "subwindow, dup and view of a window"
     _parent: Window[Any]
     _source: Window[Any]  # which is no view
     _cut: Callable[[Array], Array]  # from the whole of a rank's array to the part of it

@@ -148,6 +148,8 @@ class Window(
 
     def __new__(cls, *args: Any, **keywords: Any) -> Self:
         """Make one of the kind that the arguments are for."""
+        if args or keywords:  # else one of our own makes it
+            cls._check_kind()
         array = keywords.get("array", args[1] if len(args) > 1 else None)
         kind: type[Self] = cls
         if cls is Window and isinstance(array, (list, tuple)):
@@ -262,6 +264,7 @@ class Window(
         array([[0, 0, 0],
                [0, 7, 7]])
         """
+        cls._check_kind()
         self = cls.__new__(cls)
         self._wish = wish = Wish(hint, fixed_address, lazy, hugepages)
         make = functools.partial(node.empty, shape, dtype, **wish._asdict())
@@ -269,6 +272,11 @@ class Window(
         return self
 
     # -- creation ----------------------------------------------------------------
+
+    @classmethod
+    def _check_kind(cls) -> None:
+        if cls._made_by:
+            raise TypeError(f"a {cls.__name__} is made by {cls._made_by}")
 
     def _create(
         self,

@@ -112,7 +112,9 @@ def bracketed(init: _Init) -> _Init:
     @functools.wraps(init)
     def __init__(self: Any, *args: Any, **keywords: Any) -> None:  # noqa: N807, by reports
         comm = args[0] if args else keywords.get("comm")
-        what = f"the creation of a {type(self).__name__}"
+        name = type(self).__name__
+        init.__qualname__ = f"{name}.__init__"  # in Python's words on wrong arguments
+        what = f"the creation of a {name}"
         together(comm, what, lambda: init(self, *args, **keywords))
 
     return cast(_Init, __init__)

@@ -16,6 +16,7 @@ from mpi4py import MPI
 
 import rmaext
 import rmaext.compat
+import rmaext.containers
 import rmaext.typing
 from rmaext._memory import arrays
 from rmaext._ops.atomic_ops import OPERATIONS
@@ -103,6 +104,23 @@ def test_without_initialising_mpi():
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
 def test_of_a_class(cls):
     assert public(cls) == NAMES[cls.__name__]
+
+
+@pytest.mark.parametrize("module", [rmaext, rmaext.containers], ids=lambda it: it.__name__)
+def test_wrong_arguments_are_told_by_its_own_name(module):
+    """Of an inherited constructor, too; and of kinds of windows that other calls make."""
+    for name in module.__all__:
+        cls = getattr(module, name)
+        if isinstance(cls, type) and not issubclass(cls, Exception) and name != "TorchDataset":
+            with pytest.raises(TypeError) as told:
+                cls(MPI.COMM_SELF, colour="blue")
+            assert name in str(told.value) or "function takes" in str(told.value)
+    kinds = [cls for cls in CLASSES if issubclass(cls, rmaext.Window) and cls is not rmaext.Window]
+    for kind in kinds:
+        for make in (kind, kind.allocate)[kind is rmaext.JoinedWindow :]:
+            with pytest.raises(TypeError, match=f"^a {kind.__name__} is made by "):
+                make(MPI.COMM_SELF, np.zeros(3))
+    assert len(kinds) == 6
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
