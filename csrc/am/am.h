@@ -162,13 +162,10 @@ bool rmx_reply_is_overdue(const struct rmx_receive_buffer *message);
 
 /*
  * items.c: checks all items of a message, of which any byte may be wrong.
- * Returns 0 with the bytes of their results, or -fi_errno for the reply.
+ * Returns 0 with what they are in all, or -fi_errno for the reply.
  */
 int rmx_items_check(const struct rmaext_window *window, const char *data,
-		    size_t len, size_t *results_p);
-/* Elements of all items that were checked, a row being one; and their bytes. */
-void rmx_items_sum(const char *data, size_t len, uint64_t *elements_p,
-		   uint64_t *bytes_p);
+		    size_t len, struct rmx_sum *sum_p);
 /*
  * Carries out items that were checked, from `done` on, and counts there.
  * RMAEXT_PENDING: the guard was not free for about `ns`.

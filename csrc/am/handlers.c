@@ -108,22 +108,21 @@ static int window_enter_named(struct rmaext_fabric *f, const uint8_t *token,
 static int request_carry_out(struct rmaext_window *w,
 			     struct rmx_receive_buffer *message, int64_t ns)
 {
-	size_t results = 0;
 	int ret;
 
 	if (ns < 0)
 		return -FI_ETIMEDOUT;
 	rmx_attached_lock(w->attached);
-	ret = rmx_items_check(w, message->data, message->len, &results);
+	ret = rmx_items_check(w, message->data, message->len, &message->sum);
 	/* a client that fetches no long reply would keep the buffer */
 	if (!ret && w->invites && w->fabric->limits.tcp &&
-	    results > RMX_MESSAGE)
+	    message->sum.results > RMX_MESSAGE)
 		ret = -FI_EINVAL;
 	if (!ret) { /* the results go behind the request, and a header */
 		message->reply =
 			(message->len + sizeof(struct rmx_reply_header) + 63) &
 			~(size_t)63;
-		message->reply_len = results;
+		message->reply_len = message->sum.results;
 		ret = rmx_items_apply(w, message->data, message->len,
 				      message->data + message->reply,
 				      &message->done, ns);
@@ -138,7 +137,6 @@ static void request_describe(const struct rmx_receive_buffer *message,
 {
 	const char *at = message->data + sizeof(struct rmx_request_header);
 	unsigned int kind;
-	uint64_t elements;
 	struct rmx_item item;
 
 	memcpy(&item, at, sizeof(item));
@@ -151,8 +149,8 @@ static void request_describe(const struct rmx_receive_buffer *message,
 		kind = RMAEXT_DID_NOTIFY;
 		event->offset = item.slot;
 	}
-	rmx_items_sum(message->data, message->len, &elements, &event->bytes);
-	event->more = (uint32_t)elements - 1;
+	event->bytes = message->sum.bytes;
+	event->more = (uint32_t)message->sum.elements - 1;
 	event->kind = (uint8_t)(kind + RMAEXT_SERVED_PUT - RMAEXT_DID_PUT);
 }
 

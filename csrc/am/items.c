@@ -33,7 +33,7 @@ static bool item_notifies(const struct item *it)
 }
 
 /* False: it has no such form, or there are not all of its bytes. */
-static bool item_read(struct item *it, const char *data, size_t len)
+static inline bool item_read(struct item *it, const char *data, size_t len)
 {
 	size_t places = 0, values;
 
@@ -152,29 +152,13 @@ static int item_check(const struct rmaext_window *w, const struct item *it)
 	return item_check_places(w, it);
 }
 
-void rmx_items_sum(const char *data, size_t len, uint64_t *elements_p,
-		   uint64_t *bytes_p)
-{
-	const struct rmx_request_header *q =
-		(const struct rmx_request_header *)data;
-	size_t at = sizeof(*q);
-	struct item it;
-
-	*elements_p = *bytes_p = 0;
-	for (uint32_t i = 0; i < q->count; i++) {
-		item_read(&it, data + at, len - at);
-		at = RMX_ALIGNED(at + it.len);
-		*elements_p += item_is_row(&it) ? 1 : it.is.count;
-		*bytes_p += it.share.values;
-	}
-}
-
 int rmx_items_check(const struct rmaext_window *w, const char *data, size_t len,
-		    size_t *results_p)
+		    struct rmx_sum *sum_p)
 {
 	const struct rmx_request_header *q =
 		(const struct rmx_request_header *)data;
-	size_t at = sizeof(*q), end = at, results = 0;
+	size_t at = sizeof(*q), end = at;
+	struct rmx_sum sum = {0};
 	struct item it;
 	int ret;
 
@@ -186,13 +170,15 @@ int rmx_items_check(const struct rmaext_window *w, const char *data, size_t len,
 			return ret;
 		end = at + it.len;
 		at = RMX_ALIGNED(end);
+		sum.elements += item_is_row(&it) ? 1 : it.is.count;
+		sum.bytes += it.share.values;
 		if (!it.share.results)
 			continue;
-		if (it.share.values > RMX_MOST - RMX_ALIGNED(results))
+		if (it.share.values > RMX_MOST - RMX_ALIGNED(sum.results))
 			return -FI_EINVAL;
-		results = RMX_ALIGNED(results) + it.share.values;
+		sum.results = RMX_ALIGNED(sum.results) + it.share.values;
 	}
-	*results_p = results;
+	*sum_p = sum;
 	return q->count && end == len ? 0 : -FI_EINVAL;
 }
 
@@ -260,7 +246,7 @@ static int item_apply(struct rmaext_window *w, const struct item *it,
 	const bool update =
 		atomic_load(&w->control_end) && it->is.kind == RMAEXT_UPDATE;
 	const bool swap = item_is_row(it) && it->is.op == RMAEXT_CSWAP;
-	struct rmx_lock_update lock = {0};
+	struct rmx_lock_update lock = {.words = NULL};
 	int ret;
 
 	if (update && it->is.form == RMX_ELEMENTS && it->is.op == RMAEXT_SUM &&

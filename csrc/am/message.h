@@ -149,6 +149,12 @@ struct rmx_send_buffer {
 	_Alignas(64) char data[RMX_MESSAGE];
 };
 
+/* All items of a request that was checked. */
+struct rmx_sum {
+	uint64_t elements, bytes; /* there, a row being one element */
+	size_t results;		  /* bytes in the reply */
+};
+
 /* How much of a blocked request has been carried out. */
 struct rmx_done {
 	uint32_t items;
@@ -167,6 +173,7 @@ struct rmx_receive_buffer {
 	int64_t since;		  /* when it came, or its reply began to wait */
 	int64_t patience;	  /* ns that the reply to a rank waits */
 	int refusal;		  /* of the client that sent it, or 0 */
+	struct rmx_sum sum;
 	struct rmx_done done;
 	size_t len;
 	size_t reply, reply_len; /* where the reply is in data */

@@ -30,7 +30,9 @@ static struct rmx_item item_of(const struct rmx_op *op, enum rmx_form form,
 static struct rmx_item row_of(const struct rmx_op *op, uint64_t offset,
 			      uint64_t len, bool notify)
 {
-	struct rmx_item row = item_of(op, RMX_ROW, len / op->unit, op->unit);
+	/* a division takes as long as all else here */
+	struct rmx_item row = item_of(
+		op, RMX_ROW, op->unit == 1 ? len : len / op->unit, op->unit);
 
 	row.offset = offset;
 	if (notify) {
@@ -100,13 +102,20 @@ static size_t elements_append(struct rmx_send_buffer *buffer, size_t end,
 	return (size_t)(at - buffer->data);
 }
 
-/* The next piece of ranges, with room in a message; *i and *part move on. */
-static struct rmx_piece piece_next(const struct rmx_places *p, uint64_t *i,
-				   uint64_t *part)
+/*
+ * The next piece of ranges, with room in a message; *i and *part move on. This
+ * is inlined, as short ranges are many.
+ */
+__attribute__((always_inline)) static inline struct rmx_piece
+piece_next(const struct rmx_places *p, uint64_t *i, uint64_t *part)
 {
 	struct rmx_piece it = rmx_place_at(p, *i);
 	const uint64_t left = it.len - *part;
 
+	if (!*part && left <= RMX_PIECE_MOST) {
+		++*i;
+		return it;
+	}
 	it.offset += *part;
 	if (it.value)
 		it.value += *part;

@@ -146,9 +146,13 @@ static int target_begin_long(struct rmx_many *b, struct rmx_per_target *it,
 /* Begins a request for a target whose elements go by messages. */
 static int target_begin(struct rmx_many *b, struct rmx_per_target *it)
 {
-	uint64_t len = (it->places.count - it->places.next) * b->unit;
+	const uint64_t done = it->places.next; /* by system calls */
+	uint64_t len =
+		b->starts ? it->bytes : (it->places.count - done) * b->unit;
 	struct rmx_op *op;
-	int ret = b->longs || b->starts ? target_begin_long(b, it, &len) : 0;
+	int ret = b->longs || (b->starts && done)
+			  ? target_begin_long(b, it, &len)
+			  : 0;
 
 	it->begun = true;
 	if (ret || !len)

@@ -27,6 +27,7 @@ struct rmx_per_target {
 	uint32_t first, end;
 	bool messages; /* they go by messages, else by system call */
 	bool begun;    /* a request has these places */
+	uint64_t bytes;
 	struct rmx_places places;
 };
 

@@ -78,6 +78,7 @@ static int per_target_sort(struct rmx_many *b)
 		if (it->end == it[1].first)
 			return rmx_changed(b);
 		b->order[it->end++] = (uint32_t)(i - b->start);
+		it->bytes += rmx_len_at(b, i);
 	}
 	for (size_t k = 0; k < b->target_count; k++)
 		if (b->per_target[k].end != b->per_target[k + 1].first)

@@ -155,7 +155,7 @@ static void malformed(void)
 	struct pair p;
 	uint64_t *cells;
 	uint32_t seed = 1;
-	size_t results;
+	struct rmx_sum sum;
 
 	pair_open(&p, (struct rig_options){0});
 	cells = (uint64_t *)p.r.window_memory;
@@ -182,11 +182,11 @@ static void malformed(void)
 	m.it.form = RMX_ROW;
 	m.it.op = RMAEXT_NO_OP;
 	EQUAL(rmx_items_check(p.there, (char *)&m,
-			      offsetof(struct message, offsets), &results),
+			      offsetof(struct message, offsets), &sum),
 	      -FI_EINVAL);
 	m.it.flags = RMX_WITH_FETCH;
 	OK(rmx_items_check(p.there, (char *)&m,
-			   offsetof(struct message, offsets), &results));
+			   offsetof(struct message, offsets), &sum));
 
 #define BAD(length, ...)                       \
 	do {                                   \
