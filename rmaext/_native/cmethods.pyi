@@ -103,25 +103,6 @@ def mpi_request_new(status: bytes, /) -> int:
 def mpi_request_end(state: int, code: int, /) -> None:
     """Say with what error the request ends, 0 for none; before MPI is told that it has."""
 
-def mpi_put(window: Any, units: Any, origin: Any, rank: Any, target: Any, /) -> bool:
-    """Put, if it is plain; return whether it was."""
-
-def mpi_get(window: Any, units: Any, origin: Any, rank: Any, target: Any, /) -> bool:
-    """Get, if it is plain; return whether it was."""
-
-def mpi_update(
-    window: Any, units: Any, origin: Any, result: Any, rank: Any, target: Any, op: int, /
-) -> bool:
-    """Accumulate, if it is plain and by memory; return whether it was.
-
-    With a result that is not None: get_accumulate.
-    """
-
-def mpi_swap(
-    window: Any, units: Any, origin: Any, compare: Any, result: Any, rank: Any, disp: Any, /
-) -> bool:
-    """Compare and swap one element, if it is plain and by memory; return whether it was."""
-
 def to_the_end(
     failures: type[BaseException] | tuple[type[BaseException], ...],
     function: Callable[..., _T],

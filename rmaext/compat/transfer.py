@@ -3,7 +3,8 @@
 
 The plain cases are those of csrc/python/compat/operations.c; all others, and all errors, are here.
 `win` is a `Win`: of it `_window`, a window of bytes, and `_units`, the displacement
-unit of each rank, are used. Errors of rmaext are raised as they are.
+unit of each rank, are used. Errors of rmaext are raised as they are. With `begin` a call returns
+the requests of what it has begun; if there are none, it is done, as far as MPI has it.
 """
 
 from __future__ import annotations
@@ -25,19 +26,7 @@ from .target_elements import Basic, TargetElements, unless_done
 if TYPE_CHECKING:
     from .._ops.request import Request
 
-__all__ = [
-    "accumulate",
-    "begin_accumulate",
-    "begin_get",
-    "begin_get_accumulate",
-    "begin_put",
-    "compare_and_swap",
-    "fetch_and_op",
-    "get",
-    "get_accumulate",
-    "put",
-    "update_at_once",
-]
+__all__ = ["accumulate", "compare_and_swap", "fetch_and_op", "get", "get_accumulate", "put"]
 
 Bytes = NDArray[np.uint8]
 
@@ -48,98 +37,10 @@ _SUM = MPI.SUM
 # MPI's operations are objects that stay; those by another name are compared
 _numbers = {id(getattr(MPI, name.upper())): number for name, number in OPERATIONS.items()}
 cmethods.mpi_ops([(getattr(MPI, name.upper()), number) for name, number in OPERATIONS.items()])
-_mpi_put, _mpi_get, _mpi_update, _mpi_swap = (
-    cmethods.mpi_put,
-    cmethods.mpi_get,
-    cmethods.mpi_update,
-    cmethods.mpi_swap,
-)
 
 
-def put(win: Any, origin: Any, target_rank: int, target: Any = None) -> None:
+def put(win: Any, origin: Any, rank: int, target: Any = None, begin: bool = False) -> list[Request]:
     """Carry out MPI_Put; the origin may be used again at once."""
-    if not _mpi_put(win._window, win._units, origin, target_rank, target):
-        _put(win, origin, target_rank, target)
-
-
-def get(win: Any, origin: Any, target_rank: int, target: Any = None) -> None:
-    """Carry out MPI_Get; complete when it returns."""
-    if not _mpi_get(win._window, win._units, origin, target_rank, target):
-        _get(win, origin, target_rank, target)
-
-
-def update_at_once(
-    win: Any, origin: Any, result: Any, target_rank: int, target: Any, op: MPI.Op
-) -> bool:
-    """Carry out an update in C, if it is plain or by memory; return whether it was."""
-    number = _numbers.get(id(op), -1)
-    window, units = win._window, win._units
-    return _mpi_update(window, units, origin, result, target_rank, target, number)
-
-
-def accumulate(
-    win: Any, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = _SUM
-) -> None:
-    """Carry out MPI_Accumulate; the origin may be used again at once."""
-    if not update_at_once(win, origin, None, target_rank, target, op):
-        _accumulate(win, origin, None, target_rank, target, op)
-
-
-def get_accumulate(
-    win: Any, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = _SUM
-) -> None:
-    """Carry out MPI_Get_accumulate; complete when it returns."""
-    if not update_at_once(win, origin, result, target_rank, target, op):
-        _accumulate(win, origin, result, target_rank, target, op, True)
-
-
-def fetch_and_op(
-    win: Any, origin: Any, result: Any, target_rank: int, target_disp: int = 0, op: MPI.Op = _SUM
-) -> None:
-    """Carry out MPI_Fetch_and_op; complete when it returns."""
-    number = _numbers.get(id(op), -1)
-    disp = check_disp(target_disp)
-    if not _mpi_update(win._window, win._units, origin, result, target_rank, (disp, 1), number):
-        _fetch_and_op(win, origin, result, target_rank, disp, op)
-
-
-def compare_and_swap(
-    win: Any, origin: Any, compare: Any, result: Any, target_rank: int, target_disp: int = 0
-) -> None:
-    """Carry out MPI_Compare_and_swap; complete when it returns."""
-    where = (target_rank, check_disp(target_disp))
-    if not _mpi_swap(win._window, win._units, origin, compare, result, *where):
-        _compare_and_swap(win, origin, compare, result, *where)
-
-
-def begin_put(win: Any, origin: Any, target_rank: int, target: Any = None) -> list[Request]:
-    """Carry out MPI_Rput. No requests: it is done, as far as MPI has it."""
-    return _put(win, origin, target_rank, target, begin=True)
-
-
-def begin_get(win: Any, origin: Any, target_rank: int, target: Any = None) -> list[Request]:
-    """Carry out MPI_Rget; as `begin_put`."""
-    return _get(win, origin, target_rank, target, begin=True)
-
-
-def begin_accumulate(
-    win: Any, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = _SUM
-) -> list[Request]:
-    """Carry out MPI_Raccumulate; as `begin_put`."""
-    return _accumulate(win, origin, None, target_rank, target, op, begin=True)
-
-
-def begin_get_accumulate(
-    win: Any, origin: Any, result: Any, target_rank: int, target: Any = None, op: MPI.Op = _SUM
-) -> list[Request]:
-    """Carry out MPI_Rget_accumulate; as `begin_put`."""
-    return _accumulate(win, origin, result, target_rank, target, op, True, begin=True)
-
-
-# -- what is not plain ---------------------------------------------------------------
-
-
-def _put(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> list[Request]:
     if rank == _PROC_NULL:
         return []
     part = part_of(origin)
@@ -152,7 +53,8 @@ def _put(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
     return []
 
 
-def _get(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> list[Request]:
+def get(win: Any, origin: Any, rank: int, target: Any = None, begin: bool = False) -> list[Request]:
+    """Carry out MPI_Get; complete when it returns."""
     if rank == _PROC_NULL:
         return []
     part = part_of(origin, readonly=False)
@@ -172,15 +74,35 @@ def _get(win: Any, origin: Any, rank: int, target: Any, begin: bool = False) -> 
     return []
 
 
-def _accumulate(
+def accumulate(
+    win: Any, origin: Any, rank: int, target: Any = None, op: MPI.Op = _SUM, begin: bool = False
+) -> list[Request]:
+    """Carry out MPI_Accumulate; the origin may be used again at once."""
+    return _update(win, origin, None, rank, target, op, False, begin)
+
+
+def get_accumulate(
+    win: Any,
+    origin: Any,
+    result: Any,
+    rank: int,
+    target: Any = None,
+    op: MPI.Op = _SUM,
+    begin: bool = False,
+) -> list[Request]:
+    """Carry out MPI_Get_accumulate; complete when it returns."""
+    return _update(win, origin, result, rank, target, op, True, begin)
+
+
+def _update(
     win: Any,
     origin: Any,
     result: Any,
     rank: int,
     target: Any,
     op: MPI.Op,
-    fetch: bool = False,
-    begin: bool = False,
+    fetch: bool,
+    begin: bool,
 ) -> list[Request]:
     if rank == _PROC_NULL:
         return []
@@ -206,7 +128,11 @@ def _accumulate(
     return []
 
 
-def _fetch_and_op(win: Any, origin: Any, result: Any, rank: int, disp: int, op: MPI.Op) -> None:
+def fetch_and_op(
+    win: Any, origin: Any, result: Any, rank: int, disp: int = 0, op: MPI.Op = _SUM
+) -> None:
+    """Carry out MPI_Fetch_and_op; complete when it returns."""
+    disp = check_disp(disp)
     if rank == _PROC_NULL:
         return
     number = _operation("fetch_and_op", op)
@@ -218,9 +144,11 @@ def _fetch_and_op(win: Any, origin: Any, result: Any, rank: int, disp: int, op: 
     place.update(number, basic, operand, _elements(place, "result", there, basic))
 
 
-def _compare_and_swap(
-    win: Any, origin: Any, compare: Any, result: Any, rank: int, disp: int
+def compare_and_swap(
+    win: Any, origin: Any, compare: Any, result: Any, rank: int, disp: int = 0
 ) -> None:
+    """Carry out MPI_Compare_and_swap; complete when it returns."""
+    disp = check_disp(disp)
     if rank == _PROC_NULL:
         return
     part, wanted = part_of(origin), part_of(compare)

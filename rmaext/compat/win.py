@@ -386,14 +386,14 @@ class Win(cmethods.Win):
     @translated
     def _Put(self, origin: Any, target_rank: int, target: Any = None) -> None:
         target_rank = integer(target_rank)
-        self._epochs.enter("Put", target_rank)
+        self._enter("Put", target_rank)
         transfer.put(self, origin, target_rank, target)
         self._reach_self(target_rank)
 
     @translated
     def _Get(self, origin: Any, target_rank: int, target: Any = None) -> None:
         target_rank = integer(target_rank)
-        self._epochs.enter("Get", target_rank)
+        self._enter("Get", target_rank)
         transfer.get(self, origin, target_rank, target)
 
     @translated
@@ -401,9 +401,13 @@ class Win(cmethods.Win):
         self, origin: Any, target_rank: int, target: Any = None, op: MPI.Op = MPI.SUM
     ) -> None:
         target_rank = integer(target_rank)
-        self._epochs.enter("Accumulate", target_rank)
+        self._enter("Accumulate", target_rank)
         transfer.accumulate(self, origin, target_rank, target, op)
         self._reach_self(target_rank)
+
+    def _enter(self, call: str, rank: int) -> None:
+        """Let an operation on a rank begin; C asks this of ranks that it does not know of yet."""
+        self._epochs.enter(call, rank)
 
     def _reach_self(self, rank: int) -> None:
         """Flush to the own rank, where that is reached by network; see csrc/python/compat/win.c."""
@@ -420,7 +424,7 @@ class Win(cmethods.Win):
         op: MPI.Op = MPI.SUM,
     ) -> None:
         target_rank = integer(target_rank)
-        self._epochs.enter("Get_accumulate", target_rank)
+        self._enter("Get_accumulate", target_rank)
         transfer.get_accumulate(self, origin, result, target_rank, target, op)
 
     @translated
@@ -433,7 +437,7 @@ class Win(cmethods.Win):
         op: MPI.Op = MPI.SUM,
     ) -> None:
         target_rank = integer(target_rank)
-        self._epochs.enter("Fetch_and_op", target_rank)
+        self._enter("Fetch_and_op", target_rank)
         transfer.fetch_and_op(self, origin, result, target_rank, target_disp, op)
 
     @translated
@@ -446,7 +450,7 @@ class Win(cmethods.Win):
         target_disp: int = 0,
     ) -> None:
         target_rank = integer(target_rank)
-        self._epochs.enter("Compare_and_swap", target_rank)
+        self._enter("Compare_and_swap", target_rank)
         transfer.compare_and_swap(self, origin, compare, result, target_rank, target_disp)
 
     def _report(self, cause: BaseException) -> NoReturn:
@@ -457,13 +461,13 @@ class Win(cmethods.Win):
     def _Rput(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         target_rank = integer(target_rank)
         self._epochs.enter_passive("Rput", target_rank)
-        return requests.begun(transfer.begin_put(self, origin, target_rank, target))
+        return requests.begun(transfer.put(self, origin, target_rank, target, True))
 
     @translated
     def _Rget(self, origin: Any, target_rank: int, target: Any = None) -> MPI.Request:
         target_rank = integer(target_rank)
         self._epochs.enter_passive("Rget", target_rank)
-        return requests.begun(transfer.begin_get(self, origin, target_rank, target))
+        return requests.begun(transfer.get(self, origin, target_rank, target, True))
 
     @translated
     def _Raccumulate(
@@ -471,7 +475,7 @@ class Win(cmethods.Win):
     ) -> MPI.Request:
         target_rank = integer(target_rank)
         self._epochs.enter_passive("Raccumulate", target_rank)
-        begun = transfer.begin_accumulate(self, origin, target_rank, target, op)
+        begun = transfer.accumulate(self, origin, target_rank, target, op, True)
         return requests.begun(begun)
 
     @translated
@@ -485,7 +489,7 @@ class Win(cmethods.Win):
     ) -> MPI.Request:
         target_rank = integer(target_rank)
         self._epochs.enter_passive("Rget_accumulate", target_rank)
-        begun = transfer.begin_get_accumulate(self, origin, result, target_rank, target, op)
+        begun = transfer.get_accumulate(self, origin, result, target_rank, target, op, True)
         return requests.begun(begun)
 
     # -- epochs ----------------------------------------------------------------------

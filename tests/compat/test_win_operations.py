@@ -7,8 +7,8 @@ import contextlib
 import itertools
 import threading
 from collections.abc import Iterator
-from types import SimpleNamespace
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from support.guarded import UPDATES, Guarded, guarded, in_threads, neighbour, sp
 from support.updates import COMBINATIONS, MPI_OPERATIONS, apply, dtype_of, equal, sample
 
 import rmaext
+from rmaext._native import cmethods
 from rmaext.compat import transfer
 from rmaext.compat.buffers import pack, unpack
 from rmaext.compat.datatypes import layout_of
@@ -28,12 +29,30 @@ SIZE = 4096  # bytes of a rank's window
 UNITS = [1, 4, 8]
 
 
+class Win(cmethods.Win):
+    """The operations of compat.Win without epochs: each rank may be accessed."""
+
+    _Put, _Get, _Accumulate = transfer.put, transfer.get, transfer.accumulate
+    _Get_accumulate, _Fetch_and_op = transfer.get_accumulate, transfer.fetch_and_op
+    _Compare_and_swap = transfer.compare_and_swap
+
+    def __init__(self, window: Any, units: list[int]) -> None:
+        self._window, self._units = window, units
+        self._be(False, window, units, set(range(len(units))), set())
+
+    def _enter(self, call: str, rank: int) -> None:
+        """Of MPI.PROC_NULL, which is not among them."""
+
+    def _report(self, cause: Exception) -> NoReturn:
+        raise cause
+
+
 @contextlib.contextmanager
 def window(comm: Any, size: int = SIZE, fill: Any = 0, shift: int = 0) -> Iterator[Any]:
-    """What transfer needs of a Win, with other displacement units on each rank."""
+    """A Win with other displacement units on each rank."""
     with guarded(comm, size, np.uint8, fill, shift) as win:
         units = [UNITS[rank % len(UNITS)] for rank in range(comm.size)]
-        yield SimpleNamespace(_window=win, _units=units)
+        yield Win(win, units)
 
 
 @contextlib.contextmanager
@@ -42,7 +61,7 @@ def dynamic(comm: Any, size: int = SIZE) -> Iterator[tuple[Any, list[int]]]:
     memory = Guarded(size, np.uint8)
     with rmaext.Window.dynamic(comm, np.uint8) as win:
         places = comm.allgather(win.attach(memory.array))
-        yield SimpleNamespace(_window=win, _units=[1] * comm.size), places
+        yield Win(win, [1] * comm.size), places
         comm.Barrier()
         win.detach(memory.array)
     memory.check()
@@ -120,21 +139,21 @@ def test_put_and_get(comm, here, there):
         source = local(2)
         want = noise.copy()
         unpack(tlayout, start_of(want), pack(olayout, start_of(source)))
-        transfer.put(win, [source[BEFORE:], ocount, origin], rank, where)
+        Win.Put(win, [source[BEFORE:], ocount, origin], rank, where)
         assert (contents(win, rank) == want).all()
         result = local(3)
         expected = result.copy()
         unpack(olayout, start_of(expected), pack(tlayout, start_of(want)))
-        transfer.get(win, [result[BEFORE:], ocount, origin], rank, where)
+        Win.Get(win, [result[BEFORE:], ocount, origin], rank, where)
         assert (result == expected).all()
         again = local(3)
-        for request in transfer.begin_get(win, [again[BEFORE:], ocount, origin], rank, where):
+        for request in transfer.get(win, [again[BEFORE:], ocount, origin], rank, where, begin=True):
             request.wait()
         assert (again == expected).all()
         source = local(4)
         unpack(tlayout, start_of(want), pack(olayout, start_of(source)))
         spec = [source[BEFORE:], ocount, origin]
-        for request in transfer.begin_put(win, spec, rank, where):
+        for request in transfer.put(win, spec, rank, where, begin=True):
             request.wait()
         assert (contents(win, rank) == want).all()
     origin.Free()
@@ -157,26 +176,26 @@ def test_random(comm):
             assume(low >= -SIZE and high <= SIZE and there + high <= SIZE)
             assume(layout.nbytes < SIZE - 5)
             data = local(layout.nbytes)[: layout.nbytes]
-            transfer.put(win, [data, *plain], rank, (there, count, datatype))
+            Win.Put(win, [data, *plain], rank, (there, count, datatype))
             unpack(layout, start_of(want, there), data)
             assert (contents(win, rank) == want).all()
             got = np.zeros(layout.nbytes, np.uint8)
-            transfer.get(win, [got, *plain], rank, (there, count, datatype))
+            Win.Get(win, [got, *plain], rank, (there, count, datatype))
             assert (got == data).all()
             mine = np.zeros(2 * SIZE, np.uint8)
             spec = [mine[SIZE:], count, datatype]
-            transfer.get(win, spec, rank, (3, *plain))
+            Win.Get(win, spec, rank, (3, *plain))
             got = pack(layout, start_of(mine, SIZE))
             assert (got == want[3 : 3 + layout.nbytes]).all()
             assert np.count_nonzero(mine) <= layout.nbytes
-            transfer.put(win, spec, rank, (5, *plain))
+            Win.Put(win, spec, rank, (5, *plain))
             want[5 : 5 + layout.nbytes] = got
             assert (contents(win, rank) == want).all()
         finally:
             datatype.Free()
 
     with window(comm, fill=want) as win:
-        win._units = [1] * comm.size
+        win._units[:] = [1] * comm.size
         comm.Barrier()
         check()
         comm.Barrier()
@@ -202,13 +221,13 @@ def test_accumulate_layouts(comm, name, op):
         old = want[places]
         want[places] = UPDATES[op](old, operand)
         spec = [memory[BEFORE:], ocount, origin]
-        transfer.accumulate(win, spec, rank, where, MPI_OPERATIONS[op])
+        Win.Accumulate(win, spec, rank, where, MPI_OPERATIONS[op])
         assert (contents(win, rank).view(float) == want).all()
         for result in (np.zeros(24), np.zeros(SIZE)):
             given = [result, 24, MPI.DOUBLE]
             if result.size > 24:
                 given = [result.view("u1")[BEFORE:], ocount, origin]
-            transfer.get_accumulate(win, spec, given, rank, where, MPI_OPERATIONS[op])
+            Win.Get_accumulate(win, spec, given, rank, where, MPI_OPERATIONS[op])
             old = want[places]
             want[places] = UPDATES[op](old, operand)
             got = (
@@ -218,9 +237,11 @@ def test_accumulate_layouts(comm, name, op):
             )
             assert (got == old).all()
             assert np.count_nonzero(result) <= 24
-        begun = transfer.begin_accumulate(win, spec, rank, where, MPI_OPERATIONS[op])
+        begun = transfer.accumulate(win, spec, rank, where, MPI_OPERATIONS[op], begin=True)
         result = np.zeros(24)
-        begun += transfer.begin_get_accumulate(win, spec, result, rank, where, MPI_OPERATIONS[op])
+        begun += transfer.get_accumulate(
+            win, spec, result, rank, where, MPI_OPERATIONS[op], begin=True
+        )
         for request in begun:
             request.wait()
         want[places] = UPDATES[op](want[places], operand)
@@ -235,7 +256,7 @@ def test_accumulate_layouts(comm, name, op):
     ("op", "name"), sparse([*itertools.product(("sum", "replace", "max", "no_op"), ALIGNED)])
 )
 @pytest.mark.parametrize("times", [1, 200])
-def test_updates_by_memory_stay_in_c(comm, name, op, times):
+def test_updates_by_memory_stay_in_c(comm, name, op, times, monkeypatch):
     """Long and short ones, of derived types on any side: Python would take tens of us."""
     rank, (target, tcount, _), (origin, ocount, _) = (
         neighbour(comm),
@@ -250,7 +271,9 @@ def test_updates_by_memory_stay_in_c(comm, name, op, times):
     with window(comm, size * 8, start.view("u1")) as win:
         if not comm.allreduce(win._window.route(rank) == "direct", MPI.LAND):
             pytest.skip("not by memory")
-        win._units = [8] * comm.size
+        win._units[:] = [8] * comm.size
+        for python in ("_Accumulate", "_Get_accumulate"):
+            monkeypatch.delattr(Win, python)
         comm.Barrier()
         first, where = -(low // 8), (-(low // 8), tcount, target)
         source, into = np.random.default_rng(5).random(size), np.zeros(size)
@@ -259,7 +282,10 @@ def test_updates_by_memory_stay_in_c(comm, name, op, times):
         places = pack(tlayout, start_of(start.view("u1"), 8 * first)).view(float).astype(int)
         operand = pack(olayout, start_of(source.view("u1"), 8 * first)).view(float)
         for given in (None, old):
-            assert transfer.update_at_once(win, spec, given, rank, where, MPI_OPERATIONS[op])
+            if given is None:
+                win.Accumulate(spec, rank, where, MPI_OPERATIONS[op])
+            else:
+                win.Get_accumulate(spec, given, rank, where, MPI_OPERATIONS[op])
             before = want[places]
             want[places] = UPDATES[op](before, operand)
             assert overlapping or (contents(win, rank).view(float) == want).all()
@@ -285,13 +311,13 @@ def test_datatypes_of_threads(comm):
                 changer.start()
                 at = number * 2 * doubles * 8 // win._units[rank]
                 with contextlib.suppress(ValueError, TypeError):  # it was cleared before
-                    transfer.put(win, spec, rank, (at, 1, vector))
-                transfer.put(win, data, rank, (at, 1, vector))
+                    Win.Put(win, spec, rank, (at, 1, vector))
+                Win.Put(win, data, rank, (at, 1, vector))
                 got = np.zeros(doubles)
-                transfer.get(win, got, rank, (at, 1, vector))
+                Win.Get(win, got, rank, (at, 1, vector))
                 assert (got == data).all()
-                transfer.accumulate(win, data, rank, (at, 1, vector))
-                transfer.get(win, got, rank, (at, 1, vector))
+                Win.Accumulate(win, data, rank, (at, 1, vector))
+                Win.Get(win, got, rank, (at, 1, vector))
                 assert (got == 2 * data).all()
                 changer.join()
                 vector.Free()
@@ -321,7 +347,7 @@ def test_all_operations(comm, op, name):
     number = MPI_OPERATIONS[op]
     first = sample(dtype, 100, 1)
     with window(comm, 100 * dtype.itemsize, first.view("u1")) as win:
-        win._units = [dtype.itemsize] * comm.size
+        win._units[:] = [dtype.itemsize] * comm.size
         comm.Barrier()
         want = first.copy()
 
@@ -333,16 +359,16 @@ def test_all_operations(comm, op, name):
         operand = sample(dtype, 7, 2)
         old = np.zeros(7, dtype)
         spec, into = [operand, datatype], [old, datatype]
-        transfer.get_accumulate(win, spec, into, rank, (3, 7, datatype), number)
+        Win.Get_accumulate(win, spec, into, rank, (3, 7, datatype), number)
         check(slice(3, 10), old, operand)
         step = datatype.Create_vector(7, 1, 3).Commit()
-        transfer.get_accumulate(win, spec, into, rank, (20, 1, step), number)
+        Win.Get_accumulate(win, spec, into, rank, (20, 1, step), number)
         check(slice(20, 41, 3), old, operand)
-        transfer.accumulate(win, spec, rank, (50, 1, step), number)
+        Win.Accumulate(win, spec, rank, (50, 1, step), number)
         check(slice(50, 71, 3), want[50:71:3].copy(), operand)
         step.Free()
         one, old = operand[:1].copy(), np.zeros(1, dtype)
-        transfer.fetch_and_op(win, [one, datatype], [old, datatype], rank, 90, number)
+        Win.Fetch_and_op(win, [one, datatype], [old, datatype], rank, 90, number)
         check(slice(90, 91), old, one)
 
 
@@ -351,15 +377,15 @@ def test_compare_and_swap(comm, code):
     rank = neighbour(comm)
     first = sample(np.dtype(code), 10, 1)
     with window(comm, first.nbytes, first.view("u1")) as win:
-        win._units = [first.itemsize] * comm.size
+        win._units[:] = [first.itemsize] * comm.size
         comm.Barrier()
         old = np.zeros(1, code)
         new = (1 - first[5:6]).astype(code)
         other = (first[5:6] + 2).astype(code) if code != "?" else new.copy()
-        transfer.compare_and_swap(win, new, other, old, rank, 5)
+        Win.Compare_and_swap(win, new, other, old, rank, 5)
         assert old == first[5]
         assert (contents(win, rank) == first.view("u1")).all()
-        transfer.compare_and_swap(win, new, first[5:6].copy(), old, rank, 5)
+        Win.Compare_and_swap(win, new, first[5:6].copy(), old, rank, 5)
         assert old == first[5]
         first[5:6] = new
         assert (contents(win, rank) == first.view("u1")).all()
@@ -371,16 +397,16 @@ def test_struct(comm):
     rank, data = neighbour(comm), local(7)
     with window(comm) as win:
         comm.Barrier()
-        transfer.put(win, [data, 5, datatype], rank)
+        Win.Put(win, [data, 5, datatype], rank)
         got = np.zeros(SIZE, np.uint8)
-        transfer.get(win, [got, 5, datatype], rank)
+        Win.Get(win, [got, 5, datatype], rank)
         layout = layout_of(datatype).repeat(5)
         assert (pack(layout, start_of(got, 0)) == pack(layout, start_of(data, 0))).all()
         assert (contents(win, rank) == got).all()
         assert np.count_nonzero(got) <= 80
         comm.Barrier()
         with pytest.raises(MPI.Exception) as caught:
-            transfer.accumulate(win, [data, 5, datatype], rank)
+            Win.Accumulate(win, [data, 5, datatype], rank)
         assert caught.value.Get_error_class() == MPI.ERR_TYPE
     datatype.Free()
 
@@ -394,14 +420,14 @@ def test_absolute_addresses(comm):
     back = MPI.LONG.Create_hindexed([1, 1], [-16, 8]).Commit()
     with window(comm) as win:
         comm.Barrier()
-        transfer.put(win, [MPI.BOTTOM, 1, datatype], rank, (0, 3, MPI.LONG))
+        Win.Put(win, [MPI.BOTTOM, 1, datatype], rank, (0, 3, MPI.LONG))
         assert contents(win, rank)[:24].view(int).tolist() == [9, 1, 2]
-        transfer.put(win, [numbers[5:], 1, back], rank, (0, 2, MPI.LONG))
+        Win.Put(win, [numbers[5:], 1, back], rank, (0, 2, MPI.LONG))
         assert contents(win, rank)[:24].view(int).tolist() == [3, 6, 2]
         numbers[:] = 0
-        transfer.get(win, [MPI.BOTTOM, 1, datatype], rank, (0, 3, MPI.LONG))
+        Win.Get(win, [MPI.BOTTOM, 1, datatype], rank, (0, 3, MPI.LONG))
         assert numbers.tolist() == [0, 6, 2, 0, 0, 0, 0, 0, 0, 3]
-        transfer.accumulate(win, [MPI.BOTTOM, 1, datatype], rank, (0, 3, MPI.LONG))
+        Win.Accumulate(win, [MPI.BOTTOM, 1, datatype], rank, (0, 3, MPI.LONG))
         assert contents(win, rank)[:24].view(int).tolist() == [6, 12, 4]
     datatype.Free()
     back.Free()
@@ -443,14 +469,14 @@ def test_buffers(comm, name):
             (24, count if name not in ("bytearray", "bytes", "allocated") else data.size),
         ):
             disp = target if isinstance(target, int) else target[0] if target else 0
-            transfer.put(win, given, rank, target)
+            Win.Put(win, given, rank, target)
             at = disp * win._units[rank]
             assert (contents(win, rank)[at : at + data.size] == data).all()
             if name in ("bytes", "scalar"):
                 continue
             saved = data.copy()
             data[:] = 0
-            transfer.get(win, given, rank, target)
+            Win.Get(win, given, rank, target)
             assert (data == saved).all()
 
 
@@ -458,19 +484,19 @@ def test_nothing(comm):
     """Operations on MPI.PROC_NULL, and on no elements."""
     one, nothing = np.ones(1), np.empty(0)
     with window(comm) as win:
-        transfer.put(win, None, MPI.PROC_NULL)
-        transfer.get(win, None, MPI.PROC_NULL, (0, 1, MPI.INT))
-        transfer.accumulate(win, [None, MPI.INT], MPI.PROC_NULL)
-        transfer.get_accumulate(win, one, one, MPI.PROC_NULL)
-        transfer.fetch_and_op(win, one, one, MPI.PROC_NULL)
-        transfer.compare_and_swap(win, one, one, one, MPI.PROC_NULL)
-        assert transfer.begin_put(win, one, MPI.PROC_NULL) == []
+        Win.Put(win, None, MPI.PROC_NULL)
+        Win.Get(win, None, MPI.PROC_NULL, (0, 1, MPI.INT))
+        Win.Accumulate(win, [None, MPI.INT], MPI.PROC_NULL)
+        Win.Get_accumulate(win, one, one, MPI.PROC_NULL)
+        Win.Fetch_and_op(win, one, one, MPI.PROC_NULL)
+        Win.Compare_and_swap(win, one, one, one, MPI.PROC_NULL)
+        assert transfer.put(win, one, MPI.PROC_NULL, begin=True) == []
         for rank in range(comm.size):
-            transfer.put(win, nothing, rank)
-            transfer.get(win, nothing, rank)
-            transfer.accumulate(win, nothing, rank)
-            transfer.get_accumulate(win, nothing, nothing, rank)
-            transfer.put(win, [one, 0, MPI.DOUBLE], rank)
+            Win.Put(win, nothing, rank)
+            Win.Get(win, nothing, rank)
+            Win.Accumulate(win, nothing, rank)
+            Win.Get_accumulate(win, nothing, nothing, rank)
+            Win.Put(win, [one, 0, MPI.DOUBLE], rank)
             assert not contents(win, rank).any()
         comm.Barrier()
 
@@ -489,13 +515,13 @@ def test_refused(comm):
         last = SIZE // win._units[rank]
         vector = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
         op = MPI.Op.Create(lambda a, b, datatype: None)
-        for call in (transfer.put, transfer.get, transfer.accumulate):
+        for call in (Win.Put, Win.Get, Win.Accumulate):
             short, long = [data, 3, MPI.DOUBLE], (0, 1, vector)
-            if call is transfer.get:
+            if call is Win.Get:
                 refused(MPI.ERR_TRUNCATE, call, win, short, rank, long)
             else:
                 refused(MPI.ERR_TRUNCATE, call, win, data, rank, (0, 3))
-            if call is transfer.accumulate:
+            if call is Win.Accumulate:
                 refused(MPI.ERR_TRUNCATE, call, win, short, rank, long)
             for target in (last, (last - 1, 4, MPI.DOUBLE), (1 << 60,), (last - 1, 1, vector)):
                 with pytest.raises(rmaext.BoundsError):
@@ -503,26 +529,26 @@ def test_refused(comm):
             with pytest.raises(rmaext.BoundsError):
                 call(win, data, comm.size)
             refused(MPI.ERR_DISP, call, win, data, rank, -1)
-        refused(MPI.ERR_OP, transfer.accumulate, win, data, rank, None, op)
-        refused(MPI.ERR_TYPE, transfer.accumulate, win, data, rank, (0, 8, MPI.INT))
-        refused(MPI.ERR_TYPE, transfer.get_accumulate, win, data, [old, MPI.LONG], rank)
-        refused(MPI.ERR_TRUNCATE, transfer.get_accumulate, win, data, old[:3], rank)
+        refused(MPI.ERR_OP, Win.Accumulate, win, data, rank, None, op)
+        refused(MPI.ERR_TYPE, Win.Accumulate, win, data, rank, (0, 8, MPI.INT))
+        refused(MPI.ERR_TYPE, Win.Get_accumulate, win, data, [old, MPI.LONG], rank)
+        refused(MPI.ERR_TRUNCATE, Win.Get_accumulate, win, data, old[:3], rank)
         with pytest.raises(rmaext.Unsupported):
-            transfer.accumulate(win, data, rank, None, MPI.BOR)
+            Win.Accumulate(win, data, rank, None, MPI.BOR)
         with pytest.raises(rmaext.AlignmentError):
-            transfer.accumulate(win, data, rank, (0, 1, MPI.DOUBLE.Create_hvector(4, 1, 12)))
+            Win.Accumulate(win, data, rank, (0, 1, MPI.DOUBLE.Create_hvector(4, 1, 12)))
         with pytest.raises(TypeError):
-            transfer.accumulate(win, data, rank, None, "sum")
+            Win.Accumulate(win, data, rank, None, "sum")
         for wrong in (data, data.view("i4")[:1], data[:0]):
             with pytest.raises(ValueError, match=r"expecting a single|mismatch"):
-                transfer.fetch_and_op(win, data[:1], wrong, rank)
+                Win.Fetch_and_op(win, data[:1], wrong, rank)
             with pytest.raises(ValueError, match=r"expecting a single|mismatch"):
-                transfer.compare_and_swap(win, data[:1], wrong, old[:1], rank)
+                Win.Compare_and_swap(win, data[:1], wrong, old[:1], rank)
         with pytest.raises((BufferError, ValueError)):
-            transfer.get(win, b"12345678", rank)
+            Win.Get(win, b"12345678", rank)
         assert not contents(win, rank).any()
         comm.Barrier()
-        transfer.put(win, data, rank)
+        Win.Put(win, data, rank)
         assert (contents(win, rank)[:32].view(float) == 1).all()
         vector.Free()
         op.Free()
@@ -533,17 +559,17 @@ def test_memory_out_of_line(comm):
     rank, data, old = neighbour(comm), np.arange(1, 5.0), np.zeros(4)
     vector = MPI.DOUBLE.Create_vector(4, 1, 2).Commit()
     with window(comm, shift=4) as win:
-        win._units = [1] * comm.size
+        win._units[:] = [1] * comm.size
         comm.Barrier()
         for target in ((4, 4, MPI.DOUBLE), (4, 1, vector)):
-            transfer.accumulate(win, data, rank, target)
-            transfer.get_accumulate(win, data, old, rank, target)
+            Win.Accumulate(win, data, rank, target)
+            Win.Get_accumulate(win, data, old, rank, target)
             assert old[0] in (1, 3)
         # twice 1, 2, 3, 4, and twice the same at every other place
         assert contents(win, rank)[4:60].view(float).tolist() == [4, 4, 10, 8, 6, 0, 8]
         for target in ((0, 4, MPI.DOUBLE), (8, 1, vector)):
             with pytest.raises(rmaext.AlignmentError):
-                transfer.accumulate(win, data, rank, target)
+                Win.Accumulate(win, data, rank, target)
         comm.Barrier()
     vector.Free()
 
@@ -552,13 +578,13 @@ def test_no_read_beyond_the_rights(comm):
     """A window that may be read only."""
     memory = Guarded(64, np.uint8)
     with rmaext.Window(comm, memory.array, access="r") as inner:
-        win = SimpleNamespace(_window=inner, _units=[1] * comm.size)
+        win = Win(inner, [1] * comm.size)
         data, rank = np.ones(2), neighbour(comm)
         vector = MPI.DOUBLE.Create_vector(2, 1, 2).Commit()
         for target in (None, (0, 1, vector)):
-            transfer.get(win, data, rank, target)
+            Win.Get(win, data, rank, target)
             assert not data.any()
-            for call in (transfer.put, transfer.accumulate):
+            for call in (Win.Put, Win.Accumulate):
                 with pytest.raises(rmaext.AccessError):
                     call(win, data, rank, target)
         vector.Free()
@@ -573,30 +599,30 @@ def test_attached(comm, name):
     with dynamic(comm) as (win, places):
         where = (places[rank] + BEFORE, tcount, target)
         data = np.random.default_rng(8).integers(0, 99, 24).astype(float)
-        transfer.put(win, data, rank, where)
+        Win.Put(win, data, rank, where)
         want = np.zeros(SIZE, np.uint8)
         unpack(tlayout, start_of(want), data.view("u1"))
         got = np.empty(SIZE, np.uint8)
-        transfer.get(win, got, rank, places[rank])
+        Win.Get(win, got, rank, places[rank])
         assert (got == want).all()
         old = np.zeros(24)
-        transfer.get_accumulate(win, data, old, rank, where)
+        Win.Get_accumulate(win, data, old, rank, where)
         assert (old == data).all()
-        for request in transfer.begin_accumulate(win, data, rank, where):
+        for request in transfer.accumulate(win, data, rank, where, begin=True):
             request.wait()
         win._window.flush()
         back = np.zeros(24)
-        for request in transfer.begin_get(win, back, rank, where):
+        for request in transfer.get(win, back, rank, where, begin=True):
             request.wait()
         assert (back == 3 * data).all()
-        transfer.fetch_and_op(win, data[:1], old[:1], rank, places[rank])
+        Win.Fetch_and_op(win, data[:1], old[:1], rank, places[rank])
         long = np.arange(SIZE // 8.0)
         comm.Barrier()
-        transfer.put(win, long, rank, places[rank])
-        transfer.get(win, got, rank, places[rank])
+        Win.Put(win, long, rank, places[rank])
+        Win.Get(win, got, rank, places[rank])
         assert (got.view(float) == long).all()
         with pytest.raises(rmaext.BoundsError):
-            transfer.put(win, long, rank, places[rank] + 8)
+            Win.Put(win, long, rank, places[rank] + 8)
     target.Free()
 
 
@@ -608,24 +634,24 @@ def test_long_runs(comm):
     pairs = MPI.DOUBLE.Create_indexed_block(1, [2 * k ^ (k & 1) for k in range(0, 2000)])
     many = pairs.Create_resized(0, 4000 * 8).Create_contiguous(140).Commit()
     with window(comm, 8 * 600_000) as win:
-        win._units = [8] * comm.size
+        win._units[:] = [8] * comm.size
         comm.Barrier()
         for _ in range(2):
-            transfer.accumulate(win, [data, 150_003, MPI.DOUBLE], rank, (5, 1, runs))
+            Win.Accumulate(win, [data, 150_003, MPI.DOUBLE], rank, (5, 1, runs))
         want = np.zeros(600_000)
         places = np.r_[160_000:260_000, 10:13, 20_000:70_000] + 5
         want[places] = 2 * data[:150_003]
         assert (contents(win, rank).view(float) == want).all()
-        transfer.put(win, [data, 150_003, MPI.DOUBLE], rank, (5, 1, runs))
+        Win.Put(win, [data, 150_003, MPI.DOUBLE], rank, (5, 1, runs))
         want[places] = data[:150_003]
         assert (contents(win, rank).view(float) == want).all()
         got = np.zeros(count)
-        transfer.get(win, [got, 150_003, MPI.DOUBLE], rank, (5, 1, runs))
+        Win.Get(win, [got, 150_003, MPI.DOUBLE], rank, (5, 1, runs))
         assert (got[:150_003] == data[:150_003]).all()
         assert not got[150_003:].any()
         inner = np.array([2 * k ^ (k & 1) for k in range(2000)])
         places = (np.arange(140)[:, None] * 4000 + inner).ravel()
-        transfer.accumulate(win, [data, 280_000, MPI.DOUBLE], rank, (0, 1, many))
+        Win.Accumulate(win, [data, 280_000, MPI.DOUBLE], rank, (0, 1, many))
         want[places] += data[:280_000]
         assert (contents(win, rank).view(float) == want).all()
         comm.Barrier()
@@ -642,13 +668,13 @@ def test_order(comm):
         for k in range(200):
             one = np.full(3, k)
             if k % 3 == 0:
-                transfer.accumulate(win, one, rank, (0, 1, vector), MPI.REPLACE)
+                Win.Accumulate(win, one, rank, (0, 1, vector), MPI.REPLACE)
             elif k % 3 == 1:
-                transfer.accumulate(win, one[:1], rank, 0, MPI.REPLACE)
+                Win.Accumulate(win, one[:1], rank, 0, MPI.REPLACE)
             else:
-                transfer.begin_accumulate(win, one[:1], rank, 0, MPI.REPLACE)
+                transfer.accumulate(win, one[:1], rank, 0, MPI.REPLACE, begin=True)
         old = np.zeros(1, int)
-        transfer.fetch_and_op(win, old, old, rank, 0, MPI.NO_OP)
+        Win.Fetch_and_op(win, old, old, rank, 0, MPI.NO_OP)
         assert old == 199
         comm.Barrier()
     vector.Free()
@@ -664,11 +690,11 @@ def test_atomic(comm):
             ones, old = np.ones(4), np.zeros(1)
             for _ in range(100):
                 if number % 2:
-                    transfer.accumulate(win, ones, 0, (0, 1, vector))
+                    Win.Accumulate(win, ones, 0, (0, 1, vector))
                 else:
                     for k in range(0, 12, 3):
                         at = 8 * k // win._units[0]
-                        transfer.fetch_and_op(win, ones[:1], old, 0, at)
+                        Win.Fetch_and_op(win, ones[:1], old, 0, at)
 
         in_threads(2, work)
         win._window.flush()
@@ -691,9 +717,9 @@ def test_atomic_long(comm, n):
                 where = (0, 1, vector) if number % 2 else None
                 operand = ones[:n] if number % 2 else ones
                 if turn % 2:
-                    transfer.accumulate(win, operand, 0, where)
+                    Win.Accumulate(win, operand, 0, where)
                 else:
-                    transfer.get_accumulate(win, operand, old[: operand.size], 0, where)
+                    Win.Get_accumulate(win, operand, old[: operand.size], 0, where)
 
         in_threads(2, work)
         win._window.flush()
@@ -712,10 +738,12 @@ def test_atomic_long(comm, n):
 def test_less_than_there_is_room_for(comm, name, n, begin):
     """A short origin of a put, and a long one of a get: what there is is moved, as in MPIs."""
     rank, mine = neighbour(comm), np.arange(1.0, n + 1)
-    put, get = (transfer.begin_put, transfer.begin_get) if begin else (transfer.put, transfer.get)
+    put, get = Win.Put, Win.Get
+    if begin:
+        put, get = partial(transfer.put, begin=True), partial(transfer.get, begin=True)
     datatype, count, layout = layout_named(name)
     with window(comm) as win:
-        win._units = [1] * comm.size
+        win._units[:] = [1] * comm.size
         comm.Barrier()
         for request in put(win, mine, rank, (BEFORE, count, datatype)) or ():
             request.wait()
@@ -732,7 +760,7 @@ def test_less_than_there_is_room_for(comm, name, n, begin):
         for request in get(win, into, rank, (BEFORE, 0, datatype)) or ():
             request.wait()
         assert (into == -1).all()
-        transfer.put(win, mine, rank, 0)
+        Win.Put(win, mine, rank, 0)
         there = (0, n, MPI.DOUBLE)
         spec = [other[BEFORE:], count, datatype]
         for request in get(win, spec, rank, there) or ():
@@ -746,16 +774,16 @@ def test_less_than_there_is_room_for(comm, name, n, begin):
 def test_negative_displacements_of_single_elements(comm, rank):
     one, number = np.ones(1), np.ones(1, int)
     with window(comm) as win:
-        refused(MPI.ERR_DISP, transfer.fetch_and_op, win, one, one.copy(), rank, -1)
+        refused(MPI.ERR_DISP, Win.Fetch_and_op, win, one, one.copy(), rank, -1)
         swap = (number, number.copy(), number.copy())
-        refused(MPI.ERR_DISP, transfer.compare_and_swap, win, *swap, rank, -1)
+        refused(MPI.ERR_DISP, Win.Compare_and_swap, win, *swap, rank, -1)
 
 
 def test_a_read_of_nothing(comm):
     """By NO_OP, whose origin counts the target's elements: 0, into whatever room."""
     into = np.full(2, 7.0)
     with window(comm) as win:
-        transfer.get_accumulate(win, [None, 0, MPI.DOUBLE], into, 0, None, MPI.NO_OP)
+        Win.Get_accumulate(win, [None, 0, MPI.DOUBLE], into, 0, None, MPI.NO_OP)
     assert (into == 7).all()
 
 
@@ -765,9 +793,9 @@ def test_counts_beyond_32_bits(comm):
     nothing = MPI.DOUBLE.Create_contiguous(0).Commit()
     with window(comm) as win:
         with pytest.raises(rmaext.BoundsError):
-            transfer.get(win, [MPI.BOTTOM, 1 << 40, MPI.DOUBLE], rank)
-        transfer.put(win, [MPI.BOTTOM, 1 << 40, nothing], rank)
-        refused(MPI.ERR_TRUNCATE, transfer.put, win, np.ones(1), rank, (0, 1 << 40, nothing))
+            Win.Get(win, [MPI.BOTTOM, 1 << 40, MPI.DOUBLE], rank)
+        Win.Put(win, [MPI.BOTTOM, 1 << 40, nothing], rank)
+        refused(MPI.ERR_TRUNCATE, Win.Put, win, np.ones(1), rank, (0, 1 << 40, nothing))
         comm.Barrier()
     nothing.Free()
 
@@ -780,11 +808,11 @@ def test_freed_datatype(comm):
         for stride in 1, 2, 3:
             vector = MPI.DOUBLE.Create_vector(4, 1, stride).Commit()
             for _ in range(3):  # C knows it from the second time on
-                transfer.put(win, data, rank, (0, 1, vector))
+                Win.Put(win, data, rank, (0, 1, vector))
             got = contents(win, rank).view(float)[: 4 * stride : stride]
             assert (got == data).all()
             vector.Free()
-            for call in (transfer.put, transfer.get, transfer.accumulate):
+            for call in (Win.Put, Win.Get, Win.Accumulate):
                 refused(MPI.ERR_TYPE, call, win, data, rank, (0, 1, vector))
                 refused(MPI.ERR_TYPE, call, win, [data, 1, vector], rank)
         comm.Barrier()
@@ -793,15 +821,15 @@ def test_freed_datatype(comm):
 def test_more_datatypes_than_are_remembered(comm):
     rank, data = neighbour(comm), np.array([6, 7])
     with window(comm) as win:
-        win._units = [8] * comm.size
+        win._units[:] = [8] * comm.size
         comm.Barrier()
         vectors = [MPI.LONG.Create_vector(2, 1, step).Commit() for step in range(2, 202)]
         for _ in range(2):
             for step, vector in enumerate(vectors, 2):
-                transfer.put(win, data, rank, (1, 1, vector))
+                Win.Put(win, data, rank, (1, 1, vector))
                 got = contents(win, rank).view(int)
                 assert (got[1], got[1 + step]) == (6, 7)
-                transfer.put(win, np.zeros(2, int), rank, (1, 1, vector))
+                Win.Put(win, np.zeros(2, int), rank, (1, 1, vector))
         for vector in vectors:
             vector.Free()
         comm.Barrier()

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * The plain cases of MPI.Win's operations, for rmaext.compat.transfer: buffers
- * in one piece of a predefined type, on a window of bytes. All functions return
- * whether they did it; if not, nothing was done, and Python does it or knows
- * what is wrong.
+ * The plain cases of MPI.Win's operations, on a window of bytes. All functions
+ * return whether they did it; if not, nothing was done, and Python does it
+ * (rmaext.compat.transfer) or knows what is wrong.
  */
 #include "python/compat/compat.h"
 
@@ -11,23 +10,6 @@
 static enum py_outcome outcome_of(enum py_outcome done)
 {
 	return done == PY_DECLINED && PyErr_Occurred() ? PY_FAILED : done;
-}
-
-static PyObject *outcome_bool(enum py_outcome outcome)
-{
-	return outcome == PY_FAILED ? NULL
-				    : PyBool_FromLong(outcome == PY_DONE);
-}
-
-static struct py_window *args_window(PyObject *const *args, Py_ssize_t n,
-				     Py_ssize_t wanted)
-{
-	if (n == wanted && PyObject_TypeCheck(args[0], &py_window_type))
-		return (struct py_window *)args[0];
-	PyErr_Format(PyExc_TypeError,
-		     "this function takes a Window and %zd arguments more",
-		     wanted - 1);
-	return NULL;
 }
 
 enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
@@ -50,28 +32,6 @@ enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
 	py_part_drop(&p);
 	py_part_drop(&t.part);
 	return outcome_of(done);
-}
-
-/* args: window, units, buffer, rank, target */
-static PyObject *mpi_move(PyObject *const *args, Py_ssize_t n, bool put)
-{
-	struct py_window *w = args_window(args, n, 5);
-
-	return w ? outcome_bool(py_mpi_move(w, args[1], args[2], args[3],
-					    args[4], put))
-		 : NULL;
-}
-
-static PyObject *mpi_put(PyObject *module, PyObject *const *args, Py_ssize_t n)
-{
-	(void)module;
-	return mpi_move(args, n, true);
-}
-
-static PyObject *mpi_get(PyObject *module, PyObject *const *args, Py_ssize_t n)
-{
-	(void)module;
-	return mpi_move(args, n, false);
 }
 
 /* Are these elements of the same type, which has updates? */
@@ -155,33 +115,6 @@ enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
 	return outcome_of(done);
 }
 
-static PyObject *mpi_update(PyObject *module, PyObject *const *args,
-			    Py_ssize_t n)
-{
-	struct py_window *w = args_window(args, n, 7);
-	PyObject *old;
-	int64_t op;
-
-	(void)module;
-	if (!w)
-		return NULL;
-	if (!py_to_index(args[6], &op) || op >= RMX_OPS)
-		return outcome_bool(PY_DECLINED);
-	old = args[3] == Py_None ? NULL : args[3];
-	return outcome_bool(py_mpi_update(w, args[1], args[2], old, args[4],
-					  args[5], (int)op, false));
-}
-
-static PyObject *mpi_swap(PyObject *module, PyObject *const *args, Py_ssize_t n)
-{
-	struct py_window *w = args_window(args, n, 7);
-
-	(void)module;
-	return w ? outcome_bool(py_mpi_swap(w, args[1], args[2], args[3],
-					    args[4], args[5], args[6]))
-		 : NULL;
-}
-
 PyMethodDef py_compat_methods[] = {
 	PY_FUNCTION(mpi_types, py_mpi_types, METH_VARARGS),
 	PY_FUNCTION(mpi_layout, py_mpi_layout, METH_O),
@@ -192,9 +125,5 @@ PyMethodDef py_compat_methods[] = {
 		    METH_NOARGS),
 	PY_FUNCTION(mpi_request_new, py_mpi_request_new, METH_O),
 	PY_FUNCTION(mpi_request_end, py_mpi_request_end, METH_VARARGS),
-	PY_FUNCTION(mpi_put, mpi_put, METH_FASTCALL),
-	PY_FUNCTION(mpi_get, mpi_get, METH_FASTCALL),
-	PY_FUNCTION(mpi_update, mpi_update, METH_FASTCALL),
-	PY_FUNCTION(mpi_swap, mpi_swap, METH_FASTCALL),
 	{NULL, NULL, 0, NULL},
 };

@@ -76,6 +76,27 @@ static bool rank_is_in(const struct win *w, PyObject *set, PyObject *rank)
 	       PySet_Contains(set, rank) == 1;
 }
 
+/*
+ * May an operation on the rank begin? If it is not known to, Python begins an
+ * epoch where it is time for one, or raises an error.
+ */
+static enum py_outcome win_enter(struct win *w, const char *call,
+				 PyObject *rank)
+{
+	PyObject *entered;
+
+	if (rank_is_in(w, w->access, rank))
+		return PY_DONE;
+	if (!w->open || !rank || !PyLong_CheckExact(rank))
+		return PY_DECLINED;
+	entered =
+		PyObject_CallMethod((PyObject *)w, "_enter", "sO", call, rank);
+	Py_XDECREF(entered);
+	if (!entered)
+		return PY_FAILED;
+	return rank_is_in(w, w->access, rank) ? PY_DONE : PY_DECLINED;
+}
+
 static PyObject *object_or_none(PyObject *it)
 {
 	return it ? it : Py_None;
@@ -116,10 +137,10 @@ static enum py_outcome move_try(void *self, struct py_call *c)
 {
 	const bool put = c->how == &is_put;
 	struct win *w = self;
-	enum py_outcome done;
+	enum py_outcome done = win_enter(w, put ? "Put" : "Get", c->got[1]);
 
-	if (!rank_is_in(w, w->access, c->got[1]))
-		return PY_DECLINED;
+	if (done != PY_DONE)
+		return done;
 	done = py_mpi_move(w->window, w->units, c->got[0], c->got[1],
 			   object_or_none(c->got[2]), put);
 	return done == PY_DONE && put ? win_reach_self(w, c->got[1]) : done;
@@ -136,10 +157,12 @@ WIN_METHOD(Get, move_try);
 static enum py_outcome accumulate_try(void *self, struct py_call *c)
 {
 	struct win *w = self;
-	enum py_outcome done;
+	enum py_outcome done = win_enter(w, "Accumulate", c->got[1]);
 	int op;
 
-	if (!rank_is_in(w, w->access, c->got[1]) || !py_mpi_op(c->got[3], &op))
+	if (done != PY_DONE)
+		return done;
+	if (!py_mpi_op(c->got[3], &op))
 		return PY_DECLINED;
 	done = py_mpi_update(w->window, w->units, c->got[0], NULL, c->got[1],
 			     object_or_none(c->got[2]), op, false);
@@ -153,10 +176,13 @@ static enum py_outcome fetch_try(void *self, struct py_call *c)
 {
 	const bool single = c->how == &is_single;
 	struct win *w = self;
+	const enum py_outcome entered = win_enter(
+		w, single ? "Fetch_and_op" : "Get_accumulate", c->got[2]);
 	int op;
 
-	if (!rank_is_in(w, w->access, c->got[2]) ||
-	    (single && c->got[3] && !PyLong_CheckExact(c->got[3])) ||
+	if (entered != PY_DONE)
+		return entered;
+	if ((single && c->got[3] && !PyLong_CheckExact(c->got[3])) ||
 	    !py_mpi_op(c->got[4], &op))
 		return PY_DECLINED;
 	return py_mpi_update(w->window, w->units, c->got[0], c->got[1],
@@ -170,9 +196,12 @@ WIN_METHOD(Fetch_and_op, fetch_try, .how = &is_single);
 static enum py_outcome swap_try(void *self, struct py_call *c)
 {
 	struct win *w = self;
+	const enum py_outcome entered =
+		win_enter(w, "Compare_and_swap", c->got[3]);
 
-	if (!rank_is_in(w, w->access, c->got[3]) ||
-	    (c->got[4] && !PyLong_CheckExact(c->got[4])))
+	if (entered != PY_DONE)
+		return entered;
+	if (c->got[4] && !PyLong_CheckExact(c->got[4]))
 		return PY_DECLINED;
 	return py_mpi_swap(w->window, w->units, c->got[0], c->got[1], c->got[2],
 			   c->got[3], object_or_none(c->got[4]));
