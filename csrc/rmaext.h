@@ -1134,12 +1134,6 @@ int rmaext_update_valid(int op, int type);
 /* The alignment, in bytes, that updates need of elements of that type. */
 int rmaext_type_align(int type);
 /*
- * Begins to connect to rank by reading a byte from it; otherwise the first
- * operation would. It does not wait: RMAEXT_PENDING with *op_p set, as above. 0
- * where the fabric is not the route.
- */
-int rmaext_connect(rmaext_window *window, int64_t rank, rmaext_op **op_p);
-/*
  * Begins, or carries out, an operation on many places. All are checked before
  * the first is touched; if one is refused (-ERANGE, -FI_EACCES, -FI_EFAULT,
  * -FI_EOPNOTSUPP, -FI_ENOTCONN), *bad_p is its index, else -1. After any other

@@ -101,27 +101,3 @@ int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
 		return ret;
 	return c->ended ? rmx_begin(op, op_p) : rmx_op_run(op, op_p);
 }
-
-int rmaext_connect(rmaext_window *w, int64_t rank, rmaext_op **op_p)
-{
-	struct rmx_op *op;
-	int ret = rmx_window_enter(w, "connect");
-	size_t least;
-
-	*op_p = NULL;
-	if (ret)
-		return ret;
-	ret = rmx_check(w, "connect", rank, 0, 1, RMAEXT_READ);
-	if (ret || rmx_target_of(w, rank)->route != RMAEXT_FABRIC)
-		goto leave;
-	least = w->fabric->limits.least;
-	if (rmx_target_of(w, rank)->size < least)
-		goto leave;
-	/* the bytes are read to where a copy would lie, and ignored */
-	ret = rmx_op_new(w, rank, RMX_GET, 0, least, least, NULL, &op);
-	if (!ret)
-		ret = rmx_op_begin(op, op_p);
-leave:
-	rmx_window_leave(w);
-	return ret;
-}

@@ -223,7 +223,7 @@ static PyObject *owner_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 
 /* -- what C does, without the GIL */
 
-/* `what` is a struct of cffi's, or a rank. */
+/* `what` is a struct of cffi's. */
 typedef int begin_in_c(struct py_owner *it, rmaext_window *w, void *what,
 		       rmaext_op **op_p);
 
@@ -242,13 +242,6 @@ static int begin_many(struct py_owner *it, rmaext_window *w, void *what,
 	return rmaext_start_many(w, what, op_p, &it->bad);
 }
 
-static int begin_connect(struct py_owner *it, rmaext_window *w, void *what,
-			 rmaext_op **op_p)
-{
-	(void)it;
-	return rmaext_connect(w, *(int64_t *)what, op_p);
-}
-
 /* While C is busy with it a release is left to the thread that has called C. */
 static void owner_leave(struct py_owner *it, int code)
 {
@@ -258,12 +251,16 @@ static void owner_leave(struct py_owner *it, int code)
 		py_owner_release(it);
 }
 
-static PyObject *owner_begin(struct py_owner *it, begin_in_c *begin, void *what)
+static PyObject *owner_begin(struct py_owner *it, begin_in_c *begin,
+			     PyObject *call)
 {
+	void *what = pointer_of(call);
 	rmaext_window *w;
 	rmaext_op *op = NULL;
 	int code;
 
+	if (!what)
+		return NULL;
 	if (it->begun)
 		return PyLong_FromLong(it->code);
 	w = pointer_of(it->handle);
@@ -283,25 +280,12 @@ static PyObject *owner_begin(struct py_owner *it, begin_in_c *begin, void *what)
 
 static PyObject *owner_start(struct py_owner *it, PyObject *call)
 {
-	void *what = pointer_of(call);
-
-	return what ? owner_begin(it, begin_one, what) : NULL;
+	return owner_begin(it, begin_one, call);
 }
 
 static PyObject *owner_start_many(struct py_owner *it, PyObject *call)
 {
-	void *what = pointer_of(call);
-
-	return what ? owner_begin(it, begin_many, what) : NULL;
-}
-
-static PyObject *owner_connect(struct py_owner *it, PyObject *number)
-{
-	int64_t rank = PyLong_AsLongLong(number);
-
-	if (rank == -1 && PyErr_Occurred())
-		return NULL;
-	return owner_begin(it, begin_connect, &rank);
+	return owner_begin(it, begin_many, call);
 }
 
 /* A request that has ended, or is late, says so again; of others C does not. */
@@ -402,7 +386,6 @@ static void owner_dealloc(struct py_owner *it)
 static PyMethodDef owner_methods[] = {
 	PY_ROW(owner, start, owner_start, METH_O),
 	PY_ROW(owner, start_many, owner_start_many, METH_O),
-	PY_ROW(owner, connect, owner_connect, METH_O),
 	PY_ROW(owner, wait, owner_wait, METH_O),
 	PY_ROW(owner, cancel, owner_cancel, METH_NOARGS),
 	PY_ROW(owner, release, owner_release, METH_NOARGS),

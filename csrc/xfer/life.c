@@ -18,7 +18,7 @@ static const struct rmx_life op_life;
 
 /* -- begin */
 
-int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p)
+static int op_begin(struct rmx_op *op, struct rmaext_op **op_p)
 {
 	if (!op->ended)
 		op->ended = &op->over;
@@ -40,7 +40,7 @@ int rmx_begin(struct rmx_op *op, struct rmaext_op **op_p)
 {
 	rmx_op_note(op);
 	rmx_op_count(op);
-	return rmx_op_begin(op, op_p);
+	return op_begin(op, op_p);
 }
 
 /* -- copies */
@@ -220,7 +220,7 @@ int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p)
 			return ret;
 		op->buffered = false;
 	}
-	rmx_op_begin(op, op_p);
+	op_begin(op, op_p);
 	if (rmx_op_has_ended(op)) {
 		ret = rmx_op_report(op);
 		rmx_now_out(op->window->tally.id, ret, false);

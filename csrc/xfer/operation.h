@@ -380,8 +380,6 @@ int rmx_begin(struct rmx_op *op, struct rmaext_op **op_p);
  * released.
  */
 int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p);
-/* Begins it as run does; returns RMAEXT_PENDING at once. */
-int rmx_op_begin(struct rmx_op *op, struct rmaext_op **op_p);
 /*
  * The owner waits for it, and lets go of it: as rmaext_op_wait() and
  * rmaext_op_release().

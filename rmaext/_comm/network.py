@@ -24,7 +24,7 @@ from .._runtime.config import PROVIDERS, Config
 from .._runtime.failures import check, from_c, from_code, of_all
 from .._runtime.log import log
 from .._runtime.reports import numbers
-from ..errors import KeyRecordError, PeerLostError
+from ..errors import KeyRecordError, PeerLostError, RmaError
 from .agreement import agree, blame, parse_all
 from .columns import Columns, Ways
 from .host import Hello
@@ -79,7 +79,7 @@ class Network:
         self._group = group
         # no lock, as a signal handler that raises would leave it taken: whoever takes a
         # probe out of here looks at it, and puts it back
-        self._probes: deque[tuple[int, Any, Any]] = deque()
+        self._probes: deque[tuple[int, Owner]] = deque()
         self._far = itertools.count()
         scope = "host" if group.one_host else "network"
         chosen = choose(hellos, scope)[group.rank]
@@ -163,13 +163,12 @@ class Network:
             lib.rmaext_window_close(self.control_window)
 
     def connect(self, ranks: list[int]) -> None:
-        """Connect to ranks, all at once."""
-        fabric, window = self.fabric, self.control_window
+        """Connect to ranks, all at once, by reading from them."""
         begun: list[tuple[int, Owner, int]] = []
         try:
             for rank in ranks:
-                op = Owner(fabric, window, ())
-                begun.append((rank, op, op.connect(rank)))
+                op, what = self._reading(rank, CONTROL_BYTES, True)
+                begun.append((rank, op, op.start(what)))
             for rank, op, code in begun:
                 self._await(rank, op, code)
         finally:
@@ -181,7 +180,17 @@ class Network:
         if code == lib.RMAEXT_PENDING:
             code = self._group.watch.wait(op, where, lambda: (rank,))
         if code:
-            raise from_code(code, where)
+            error = from_code(code, where)
+            if isinstance(error, RmaError) and error.call == "get":
+                error.call = "connect"
+            raise error
+
+    def _reading(self, rank: int, nbytes: int, begin: bool = False) -> tuple[Owner, Any]:
+        """Return what is to read bytes of a rank's word, and its call."""
+        word = np.zeros(nbytes, np.uint8)
+        what = move_call(lib.RMAEXT_GET, word)
+        what.rank = rank
+        return Owner(self.fabric, self.control_window, (word,), begin), what
 
     # -- signs of life ---------------------------------------------------------
 
@@ -198,25 +207,22 @@ class Network:
             rank = turn % far
             for near in group.watch.near:  # in order
                 rank += near <= rank
-            if not any(rank == other for other, *_ in list(self._probes)):
+            if not any(rank == other for other, _ in list(self._probes)):
                 self._start_probe(rank)
         for _ in range(len(self._probes)):
             try:
-                rank, op, word = self._probes.popleft()
+                rank, op = self._probes.popleft()
             except IndexError:  # another thread looks at it
                 return
-            self._end_probe(rank, op, op.wait(lib.RMAEXT_SLICE), word)
+            self._end_probe(rank, op, op.wait(lib.RMAEXT_SLICE))
 
     def _start_probe(self, rank: int) -> None:
-        word = np.zeros(1, np.uint8)
-        op = Owner(self.fabric, self.control_window, (word,))
-        what = move_call(lib.RMAEXT_GET, word)
-        what.rank = rank
-        self._end_probe(rank, op, op.start(what), word)
+        op, what = self._reading(rank, 1)
+        self._end_probe(rank, op, op.start(what))
 
-    def _end_probe(self, rank: int, op: Owner, code: int, word: Any) -> None:
+    def _end_probe(self, rank: int, op: Owner, code: int) -> None:
         if code == lib.RMAEXT_PENDING:
-            self._probes.append((rank, op, word))
+            self._probes.append((rank, op))
             return
         error = from_c(code) if code else None
         op.release()

@@ -199,8 +199,6 @@ class Owner:
         """Begin a struct rmaext_call; return C's code, again if it was begun before."""
     def start_many(self, call: Any, /) -> int:
         """Begin a struct rmaext_places_call; see also `bad`."""
-    def connect(self, rank: int, /) -> int:
-        """Begin what rmaext_connect() does."""
     def wait(self, slice: int, /) -> int:
         """Wait for so many ns, or a tenth of a second, at most; return C's code.
 

@@ -120,7 +120,7 @@ static void operations(void)
 	struct client v = {0};
 	uint64_t one = 1, old, got;
 	struct rig r;
-	rmaext_op *op;
+	struct rmx_op *op;
 
 	rig_open(&r, (struct rig_options){
 			     .size = SIZE, .two = true, .served = true});
@@ -142,7 +142,8 @@ static void operations(void)
 	CHECK(got == old);
 	EQUAL(put(v.window, 1, out, PART), -ERANGE);
 	/* neither reads nor writes go by key */
-	EQUAL(rmaext_connect(v.window, 0, &op), -FI_EOPNOTSUPP);
+	EQUAL(rmx_op_new(v.window, 0, RMX_GET, 0, PART, 0, NULL, &op),
+	      -FI_EOPNOTSUPP);
 	end(granted);
 	memcpy(in, r.window_memory + FIRST, PART);
 	OK(put(v.window, 0, out, PART));
