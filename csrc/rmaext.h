@@ -28,6 +28,8 @@ typedef struct rmaext_members rmaext_members;
 typedef struct rmaext_blocks rmaext_blocks;
 typedef struct rmaext_window rmaext_window;
 typedef struct rmaext_op rmaext_op;
+typedef struct rmx_device rmaext_device;
+typedef struct rmaext_stream rmaext_stream;
 
 enum {
 	/* -EINPROGRESS: not an error, call the waiting function again */
@@ -47,6 +49,8 @@ enum { RMAEXT_SLICE = 100000000 };
 enum { RMAEXT_READ = 1, RMAEXT_WRITE = 2 }; /* rights of origins */
 /* with them, in records: the memory can be made persistent */
 enum { RMAEXT_STORED = 4 };
+/* with them: it lies on a device, and only its owner reads and writes it */
+enum { RMAEXT_DEVICE = 8 };
 
 enum { RMAEXT_DIRECT = 0, RMAEXT_CMA = 1, RMAEXT_FABRIC = 2 }; /* routes */
 
@@ -304,6 +308,7 @@ struct rmaext_targets {
 	int dynamic;
 	int64_t spin_ns;       /* how long a wait for memory stays awake */
 	const uint8_t *secret; /* of rmaext_client_open() alone */
+	rmaext_device *device; /* that has this rank's memory; NULL: the host */
 };
 
 /*
@@ -1103,6 +1108,29 @@ int rmaext_client_open(rmaext_fabric *fabric,
 		       const struct rmaext_client *client,
 		       rmaext_window **window_p);
 int rmaext_client_announce(rmaext_window *window);
+
+/*
+ * Memory of devices: CUDA's. `library` is the file of its driver, which is
+ * opened on first use. Any thread may call these, which block; all return 0 or
+ * an error with a record: -FI_ENOENT: no library; -EREMOTEIO: CUDA's own;
+ * -ERANGE: the bytes reach beyond an allocation; -FI_EOPNOTSUPP: the device has
+ * no active primary context. A device stays until the process ends.
+ */
+int rmaext_device_find(const char *library, const void *address, uint64_t len,
+		       int *number_p);
+int rmaext_device_open(const char *library, int number,
+		       rmaext_device **device_p);
+/* Waits for all work before it in a stream of the application's. */
+int rmaext_device_wait(rmaext_device *device, uint64_t handle);
+/*
+ * A stream of ours, which only the caller uses until it gives it back; not if
+ * it may still wait for something. copy waits for its end; `in`: to the device.
+ */
+int rmaext_stream_take(rmaext_device *device, rmaext_stream **stream_p,
+		       uint64_t *handle_p);
+void rmaext_stream_give(rmaext_stream *stream);
+int rmaext_stream_copy(rmaext_stream *stream, int in, void *to,
+		       const void *from, uint64_t len);
 
 /*
  * Attach memory of this rank to a dynamic window, and detach it. -EEXIST: some

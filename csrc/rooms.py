@@ -17,7 +17,7 @@ from pathlib import Path
 
 # The lowest first.
 ROOMS = [
-    *("base", "record", "dtype", "shm", "admission", "net", "win", "exec", "xfer", "am"),
+    *("base", "record", "memory", "dtype", "shm", "admission", "net", "win", "exec", "xfer", "am"),
     *("net/libfabric", "net/ucx", "api", "python", "python/compat"),
 ]
 # Names of a transport's library, by the one room that may have them. Error numbers are all
@@ -26,6 +26,7 @@ LIBRARIES = {
     "net/libfabric": re.compile(
         r"\b(?:fi|fid)_(?!errno\b)\w+|\bFI_(?!E[A-Z0-9]+\b)\w+|<rdma/(?!fi_errno\b)"
     ),
+    "memory": re.compile(r"\bcu[A-Z]\w+"),
     "net/ucx": re.compile(r"\b(?:uc[mpst]_|UC[MPST]_)\w+"),
 }
 # What a seed could not say; the files that have it, and why.

@@ -5,6 +5,7 @@
  */
 #include "am/wakeups.h"
 #include "dtype/gather.h"
+#include "exec/staged.h"
 #include "exec/update.h"
 #include "win/notify.h"
 
@@ -145,7 +146,8 @@ static int item_check(const struct rmaext_window *w, const struct item *it)
 		return -FI_EINVAL;
 	if (!it->is.count)
 		return 0; /* it only notifies */
-	if (it->is.kind == RMAEXT_UPDATE && rmx_wide(it->is.type) && !block)
+	if (it->is.kind == RMAEXT_UPDATE && !block &&
+	    (rmx_wide(it->is.type) || w->device))
 		return -FI_EOPNOTSUPP; /* nothing guards it */
 	if ((!w->own && !w->attached) || (t->access & access) != access)
 		return -FI_EACCES;
@@ -188,24 +190,25 @@ static int row_apply(struct rmaext_window *w, const struct item *it,
 	const uint64_t len = it->share.values;
 	const bool swap = it->share.operands > 1;
 	char *memory = rmx_own(w, it->is.offset);
+	const struct rmaext_call call = {
+		.kind = it->is.kind,
+		.op = it->is.op,
+		.type = it->is.type,
+		.rank = w->self,
+		.operand = it->values + (swap ? len : 0),
+		.compare = swap ? it->values : NULL,
+		.result = it->share.results ? results : NULL,
+		.count = it->is.count,
+	};
 
+	if (w->device)
+		return rmx_staged_row(w, memory, &call, done, ns);
+	if (it->is.kind == RMAEXT_UPDATE)
+		return rmx_update_apply(w, memory, &call, done, ns);
 	if (it->is.kind == RMAEXT_GET)
 		rmx_copy(results, memory, len);
-	else if (it->is.kind == RMAEXT_PUT)
-		rmx_copy(memory, it->values, len);
 	else
-		return rmx_update_apply(
-			w, memory,
-			&(struct rmaext_call){
-				.op = it->is.op,
-				.type = it->is.type,
-				.rank = w->self,
-				.operand = it->values + (swap ? len : 0),
-				.compare = swap ? it->values : NULL,
-				.result = it->share.results ? results : NULL,
-				.count = it->is.count,
-			},
-			done, ns);
+		rmx_copy(memory, it->values, len);
 	return 0;
 }
 
@@ -226,7 +229,12 @@ static int elements_apply(struct rmaext_window *w, const struct item *it,
 			cells[k] = rmx_own(w, item_at(it, i + k));
 			__builtin_prefetch(cells[k], 1);
 		}
-		if (it->is.kind == RMAEXT_UPDATE)
+		if (w->device)
+			ret = rmx_staged_cells(
+				w, it->is.kind, it->is.op, it->is.type, unit,
+				cells, n, values, width,
+				it->share.results ? to : NULL, ns);
+		else if (it->is.kind == RMAEXT_UPDATE)
 			ret = rmx_update_cells(
 				w, w->self, it->is.op, it->is.type, cells, n,
 				values, width, it->share.results ? to : NULL,

@@ -8,6 +8,7 @@
  */
 #include "am/pack.h"
 
+#include <errno.h>
 #include <stdio.h>
 
 /* -- answers */
@@ -56,6 +57,10 @@ struct rmaext_error rmx_refusal(const struct rmaext_window *w, const char *call,
 		 status == -FI_ESHUTDOWN ? rmx_closed_there(w)
 		 : status == -FI_EBUSY	 ? "the owner has no place for another "
 					   "client: try again later"
+		 : status == -EREMOTEIO	 ? "the device that has the memory "
+					   "there fails, or the array was "
+					   "freed: keep it while the "
+					   "window is open"
 					 : "the target refuses the operation");
 	return record;
 }

@@ -126,8 +126,8 @@ static int strided_run(struct rmaext_window *w, const struct rmaext_call *c,
 	if (rmx_copies(t) &&
 	    (put || !rmx_places_by_messages(w, t, s->runs, s->run)))
 		return strided_copy(w, c, s, op_p);
-	if (t->route == RMAEXT_FABRIC && !w->is_client &&
-	    s->run >= RMX_LONG_RUN)
+	if (t->route == RMAEXT_FABRIC && s->run >= RMX_LONG_RUN &&
+	    !rmx_by_message(w, t, s->run))
 		return strided_post(w, c, s, op_p);
 	return strided_send(w, c, s, op_p);
 }

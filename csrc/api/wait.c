@@ -40,7 +40,7 @@ static const char *condition_base(const struct rmaext_window *w, int64_t rank,
 	if (c->block)
 		return (const char *)rmx_control_block_of(w, rank);
 	if (rank == w->self)
-		return w->own;
+		return w->device ? NULL : w->own;
 	t = rmx_target_of(w, rank);
 	return t->route == RMAEXT_DIRECT ? t->map : NULL;
 }

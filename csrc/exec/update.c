@@ -84,6 +84,11 @@ static void update_rows(char *memory, const struct rmaext_call *u,
 		update_row(memory, u, first, n);
 }
 
+void rmx_update_in_bulk(char *memory, const struct rmaext_call *u)
+{
+	update_rows(memory, u, 0, u->count);
+}
+
 int rmx_update_apply(struct rmaext_window *w, void *memory,
 		     const struct rmaext_call *u, uint64_t *done, int64_t ns)
 {
@@ -295,8 +300,8 @@ void rmx_cells_update(int op, int type, void *const *cells, size_t n,
 			e->one(cells[k], values + k * step, NULL);
 }
 
-static void cells_in_bulk(int op, int type, void *const *cells, size_t n,
-			  const char *values, size_t step, char *results)
+void rmx_cells_in_bulk(int op, int type, void *const *cells, size_t n,
+		       const char *values, size_t step, char *results)
 {
 	const struct rmx_element *e = rmx_element_of(op, type);
 	const size_t unit = rmx_unit_of(type);
@@ -326,7 +331,7 @@ int rmx_update_cells(struct rmaext_window *w, int64_t rank, int op, int type,
 	if (ret)
 		return ret;
 	if (bulk) {
-		cells_in_bulk(op, type, cells, n, values, step, results);
+		rmx_cells_in_bulk(op, type, cells, n, values, step, results);
 		rmx_bulk_leave(w, rank);
 	} else {
 		rmx_cells_update(op, type, cells, n, values, step, results);

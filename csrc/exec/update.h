@@ -83,6 +83,14 @@ void rmx_cells_update(int op, int type, void *const *cells, size_t n,
 		      const char *values, size_t step, char *results);
 
 /*
+ * Both are for a caller in bulk: an update of elements in a row, and of n
+ * cells, of any type. No other thread uses that memory.
+ */
+void rmx_update_in_bulk(char *memory, const struct rmaext_call *update);
+void rmx_cells_in_bulk(int op, int type, void *const *cells, size_t n,
+		       const char *values, size_t step, char *results);
+
+/*
  * Carries out an update at once, if that needs no waiting, no message and no
  * error. The interpreter's lock may be held. Returns false if nothing was done:
  * rmaext_start() is needed.

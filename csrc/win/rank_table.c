@@ -345,7 +345,7 @@ struct rmx_row rmx_target_row(const struct rmaext_window *w, int64_t rank)
 		return w->row;
 	return (struct rmx_row){
 		.size = t->size,
-		.access = access & (RMAEXT_READ | RMAEXT_WRITE),
+		.access = access & (RMAEXT_READ | RMAEXT_WRITE | RMAEXT_DEVICE),
 		.align = t->align,
 	};
 }

@@ -141,6 +141,7 @@ int rmx_window_new(struct rmaext_fabric *f,
 	w->is_client = targets->secret;
 	if (w->is_client)
 		memcpy(w->secret, targets->secret, sizeof(w->secret));
+	w->device = targets->device;
 	w->targets = rmx_targets_new(w->count);
 	if (targets->dynamic)
 		w->attached = rmx_attached_new();
@@ -180,7 +181,7 @@ static struct rmx_row view_row(const struct rmx_row *of,
 	struct rmx_row row = *of; /* base and key stay: the root has them */
 
 	row.size = len;
-	row.access &= (uint8_t)view->access;
+	row.access &= (uint8_t)(view->access | RMAEXT_DEVICE);
 	if (len)
 		row.align = (uint8_t)((row.align + view->first) % 64);
 	return row;
@@ -243,6 +244,7 @@ static struct rmaext_window *window_like(struct rmaext_window *of,
 	w->blocks = rmx_blocks_hold(of->blocks);
 	w->block_at = of->block_at;
 	w->tally = of->tally;
+	w->device = of->device;
 	w->own = of->own;
 	if (w->own && view->size[view->same ? 0 : w->self])
 		w->own += view->first;

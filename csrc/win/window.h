@@ -124,6 +124,8 @@ struct rmaext_window {
 	struct rmx_row row;	/* of targets that are not filled yet */
 	bool uneven;		/* ranks differ: each target has its row */
 	struct rmx_attached *attached; /* of a dynamic window; else NULL */
+	struct rmx_device
+		*device; /* that has this rank's memory; NULL: the host */
 	/* bytes of a rank's control blocks, if the window is over such; or 0 */
 	atomic_uint_fast64_t control_end;
 	bool invites;	/* a grant: its origins are clients; see am/client.c */
@@ -275,12 +277,19 @@ static inline bool rmx_copies(const struct rmx_target *t)
 		 t->member->peer);
 }
 
+/* Does the target's memory lie on a device? All to it goes as messages. */
+static inline bool rmx_on_device(const struct rmx_target *t)
+{
+	return atomic_load_explicit(&t->access, memory_order_relaxed) &
+	       RMAEXT_DEVICE;
+}
+
 /* Do puts and gets of so many bytes go as messages? */
 static inline bool rmx_by_message(const struct rmaext_window *w,
 				  const struct rmx_target *t, uint64_t len)
 {
 	return w->is_client || len < w->fabric->limits.least ||
-	       t->route == RMAEXT_CMA;
+	       t->route == RMAEXT_CMA || rmx_on_device(t);
 }
 
 /* Copy from and to a target whose route is RMAEXT_CMA; see rmx_cma_write(). */

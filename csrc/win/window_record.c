@@ -68,7 +68,8 @@ static bool head_read(struct head *h, const uint8_t *at, size_t len)
 	return len - sizeof(h->it) ==
 		       h->shape_len + it->dtype_len + it->key_len &&
 	       (it->access & (RMAEXT_READ | RMAEXT_WRITE)) &&
-	       it->access <= (RMAEXT_READ | RMAEXT_WRITE | RMAEXT_STORED) &&
+	       it->access <= (RMAEXT_READ | RMAEXT_WRITE | RMAEXT_STORED |
+			      RMAEXT_DEVICE) &&
 	       it->base <= UINT64_MAX - it->size &&
 	       it->address <= UINT64_MAX - it->size && it->fresh <= 1;
 }
@@ -110,7 +111,7 @@ int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 	struct rmaext_records all = {.same = RMAEXT_SAME | RMAEXT_SAME_SHAPE |
 					     RMAEXT_SAME_PARTS};
 	struct head first = {0}, h;
-	bool sized = false;
+	bool sized = false, keyed;
 
 	for (int64_t rank = 0; rank < count; rank++) {
 		const size_t len =
@@ -128,14 +129,16 @@ int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 			all.access = h.it.access;
 			all.align = (uint8_t)(h.it.address % LEAST_ALIGN);
 		}
+		/* no key leads to a device's memory */
+		keyed = h.it.size && !(h.it.access & RMAEXT_DEVICE);
 		if (!bytes_equal(h.dtype, h.it.dtype_len, first.dtype,
 				 first.it.dtype_len) ||
 		    !h.it.parts != !first.it.parts ||
-		    (h.it.size && sized && h.it.key_len != all.key_len))
+		    (keyed && sized && h.it.key_len != all.key_len))
 			return -FI_EINVAL;
-		if (h.it.size && !sized)
+		if (keyed && !sized)
 			all.key_len = h.it.key_len;
-		sized |= h.it.size != 0;
+		sized |= keyed;
 		if (h.it.size != first.it.size)
 			all.same &= ~(unsigned int)RMAEXT_SAME_SIZE;
 		if (h.it.base != first.it.base)
@@ -235,6 +238,8 @@ int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 		if (!neighbour[i] ||
 		    !head_read(&h, data + FRAME, (size_t)lengths[rank] - FRAME))
 			continue;
+		if (h.it.access & RMAEXT_DEVICE)
+			continue; /* the network's messages reach it */
 		reach = rmaext_neighbour_reach(neighbour[i]);
 		if (reach & RMAEXT_CAN_MAP && h.it.block.fd >= 0) {
 			ret = rmaext_neighbour_map(neighbour[i], &h.it.block,

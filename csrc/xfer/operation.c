@@ -44,8 +44,8 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	void *desc = NULL;
 	int ret = kind < RMX_BY_MESSAGE ? rmx_key_map(root, rank) : 0;
 
-	if (!ret && (root->attached || root->is_client) &&
-	    kind < RMX_BY_MESSAGE)
+	if (!ret && kind < RMX_BY_MESSAGE &&
+	    (root->attached || root->is_client || rmx_on_device(target)))
 		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
 			       "no key leads to the memory there: it is "
 			       "reached by messages only");

@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/*
+ * CUDA's memory, by the driver's library (the CUDA Driver API reference names
+ * the functions, and what their numbers mean). No context is made here: the
+ * primary one of a device is retained if the application has made it active.
+ */
+#include "memory/device.h"
+
+#include <dlfcn.h>
+
+#define NON_BLOCKING 1u /* CU_STREAM_NON_BLOCKING: not behind stream 0 */
+/* of enum CUpointer_attribute */
+enum { OF_DEVICE = 9, OF_START = 11, OF_SIZE = 12 };
+/* of enum CUresult */
+enum {
+	INVALID_VALUE = 1,
+	OUT_OF_MEMORY = 2,
+	NOT_INITIALIZED = 3,
+	NO_DEVICE = 100,
+	INVALID_CONTEXT = 201,
+	ILLEGAL_ADDRESS = 700,
+	CONTEXT_IS_DESTROYED = 709,
+};
+
+/* Addresses of a device are 64 bits, also where they are passed as numbers. */
+typedef unsigned long long address_t;
+
+static struct {
+	pthread_mutex_t lock;
+	void *handle;
+	int (*cuInit)(unsigned int);
+	int (*cuGetErrorName)(int, const char **);
+	int (*cuPointerGetAttribute)(void *, int, address_t);
+	int (*cuDeviceGet)(int *, int);
+	int (*cuDevicePrimaryCtxGetState)(int, unsigned int *, int *);
+	int (*cuDevicePrimaryCtxRetain)(void **, int);
+	int (*cuCtxPushCurrent_v2)(void *);
+	int (*cuCtxPopCurrent_v2)(void **);
+	int (*cuStreamCreateWithPriority)(void **, unsigned int, int);
+	int (*cuStreamSynchronize)(void *);
+	int (*cuMemcpyHtoDAsync_v2)(address_t, const void *, size_t, void *);
+	int (*cuMemcpyDtoHAsync_v2)(void *, address_t, size_t, void *);
+} cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+#define SYMBOL(name) {#name, (void **)(void *)&cuda.name}
+static const struct {
+	const char *name;
+	void **at;
+} symbols[] = {
+	SYMBOL(cuInit),
+	SYMBOL(cuGetErrorName),
+	SYMBOL(cuPointerGetAttribute),
+	SYMBOL(cuDeviceGet),
+	SYMBOL(cuDevicePrimaryCtxGetState),
+	SYMBOL(cuDevicePrimaryCtxRetain),
+	SYMBOL(cuCtxPushCurrent_v2),
+	SYMBOL(cuCtxPopCurrent_v2),
+	SYMBOL(cuStreamCreateWithPriority),
+	SYMBOL(cuStreamSynchronize),
+	SYMBOL(cuMemcpyHtoDAsync_v2),
+	SYMBOL(cuMemcpyDtoHAsync_v2),
+};
+
+/* Why CUDA says so, most often, and what to do. */
+static const char *advice_of(int result)
+{
+	switch (result) {
+	case INVALID_VALUE:
+	case ILLEGAL_ADDRESS:
+		return "no memory of a device is there: was it freed? Keep the "
+		       "array for as long as it is used";
+	case OUT_OF_MEMORY:
+		return "the device has no memory left: free some";
+	case NOT_INITIALIZED:
+		return "CUDA does not work in this process: one that was "
+		       "forked after CUDA began is to be spawned";
+	case NO_DEVICE:
+		return "there is no device: see CUDA_VISIBLE_DEVICES";
+	case INVALID_CONTEXT:
+	case CONTEXT_IS_DESTROYED:
+		return "the device's context was closed: do not reset the "
+		       "device while its arrays are used";
+	default:
+		return "CUDA fails: restart the program";
+	}
+}
+
+static int cuda_fail(int result, const char *call)
+{
+	const char *name = NULL;
+
+	if (cuda.cuGetErrorName(result, &name) || !name)
+		name = "unknown to the driver";
+	return rmx_fail(-EREMOTEIO, RMX_NO_RANK, call, "%s (%d): %s", name,
+			result, advice_of(result));
+}
+
+/* The caller has the lock. */
+static int library_open(const char *file)
+{
+	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
+	int ret;
+
+	if (!handle)
+		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlopen",
+				"CUDA's driver library does not open: %s: "
+				"install it, or name it in RMAEXT_CUDA",
+				dlerror());
+	for (size_t i = 0; i < sizeof(symbols) / sizeof(*symbols); i++) {
+		*symbols[i].at = dlsym(handle, symbols[i].name);
+		if (*symbols[i].at)
+			continue;
+		dlclose(handle);
+		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlsym",
+				"%s has no %s: it is too old, or another "
+				"library",
+				file, symbols[i].name);
+	}
+	ret = cuda.cuInit(0);
+	if (ret)
+		return cuda_fail(ret, "cuInit");
+	cuda.handle = handle;
+	return 0;
+}
+
+static int library_need(const char *file)
+{
+	int ret = 0;
+
+	pthread_mutex_lock(&cuda.lock);
+	if (!cuda.handle)
+		ret = library_open(file);
+	pthread_mutex_unlock(&cuda.lock);
+	return ret;
+}
+
+static int cuda_find(const char *library, const void *address, uint64_t len,
+		     int *number_p)
+{
+	const address_t at = (uintptr_t)address;
+	address_t start = 0;
+	size_t size = 0;
+	int ret = library_need(library), number = -1, result;
+
+	if (ret)
+		return ret;
+	result = cuda.cuPointerGetAttribute(&number, OF_DEVICE, at);
+	if (!result)
+		result = cuda.cuPointerGetAttribute(&start, OF_START, at);
+	if (!result)
+		result = cuda.cuPointerGetAttribute(&size, OF_SIZE, at);
+	if (result)
+		return cuda_fail(result, "cuPointerGetAttribute");
+	if (at < start || at - start > size || len > size - (at - start))
+		return rmx_fail(-ERANGE, RMX_NO_RANK, "cuPointerGetAttribute",
+				"the array of %llu bytes reaches beyond its "
+				"allocation",
+				(unsigned long long)len);
+	*number_p = number;
+	return 0;
+}
+
+static int cuda_open(const char *library, struct rmx_device *device)
+{
+	unsigned int flags;
+	int ret = library_need(library), it, active = 0, result;
+
+	if (ret)
+		return ret;
+	result = cuda.cuDeviceGet(&it, device->number);
+	if (result)
+		return cuda_fail(result, "cuDeviceGet");
+	result = cuda.cuDevicePrimaryCtxGetState(it, &flags, &active);
+	if (result)
+		return cuda_fail(result, "cuDevicePrimaryCtxGetState");
+	if (!active)
+		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, "device",
+				"the primary context of device %d is not "
+				"active: the array is another context's; make "
+				"it with CUDA's runtime, as CuPy and PyTorch "
+				"do",
+				device->number);
+	result = cuda.cuDevicePrimaryCtxRetain(&device->context, it);
+	return result ? cuda_fail(result, "cuDevicePrimaryCtxRetain") : 0;
+}
+
+/* Whatever is current in the thread is so again after context_leave(). */
+static int context_enter(const struct rmx_device *device)
+{
+	const int result = cuda.cuCtxPushCurrent_v2(device->context);
+
+	return result ? cuda_fail(result, "cuCtxPushCurrent") : 0;
+}
+
+static int context_leave(int result, const char *call)
+{
+	void *own;
+
+	cuda.cuCtxPopCurrent_v2(&own);
+	return result ? cuda_fail(result, call) : 0;
+}
+
+static int cuda_stream(const struct rmx_device *device, void **it_p)
+{
+	int ret = context_enter(device);
+
+	if (ret)
+		return ret;
+	ret = cuda.cuStreamCreateWithPriority(it_p, NON_BLOCKING, 0);
+	return context_leave(ret, "cuStreamCreateWithPriority");
+}
+
+static int cuda_copy(const struct rmaext_stream *s, bool in, void *to,
+		     const void *from, uint64_t len)
+{
+	int ret = len ? context_enter(s->device) : 0;
+
+	if (ret || !len)
+		return ret;
+	ret = in ? cuda.cuMemcpyHtoDAsync_v2((uintptr_t)to, from, len, s->it)
+		 : cuda.cuMemcpyDtoHAsync_v2(to, (uintptr_t)from, len, s->it);
+	return context_leave(ret,
+			     in ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync");
+}
+
+static int cuda_wait(const struct rmx_device *device, void *it)
+{
+	int ret = context_enter(device);
+
+	if (ret)
+		return ret;
+	ret = cuda.cuStreamSynchronize(it);
+	return context_leave(ret, "cuStreamSynchronize");
+}
+
+const struct rmx_memory_kind rmx_cuda = {
+	.name = "cuda",
+	.find = cuda_find,
+	.open = cuda_open,
+	.stream = cuda_stream,
+	.copy = cuda_copy,
+	.wait = cuda_wait,
+};
