@@ -30,7 +30,7 @@ __all__ = [
 
 Array = NDArray[Any]
 T = TypeVar("T")
-_RIGHTS = lib.RMAEXT_READ | lib.RMAEXT_WRITE | lib.RMAEXT_STORED
+_RIGHTS = lib.RMAEXT_READ | lib.RMAEXT_WRITE | lib.RMAEXT_STORED | lib.RMAEXT_DEVICE
 
 
 class Column(Generic[T]):

@@ -409,7 +409,8 @@ class Group:
                 if rank != self.rank:
                     self._nears[i] = self.processes[rank].handle
         told.find(self._nears, ways)
-        ways.set(self.rank, lib.RMAEXT_FABRIC if self.forced else lib.RMAEXT_DIRECT, own)
+        far = self.forced or told.own.access & lib.RMAEXT_DEVICE
+        ways.set(self.rank, lib.RMAEXT_FABRIC if far else lib.RMAEXT_DIRECT, own)
         return ways
 
     def members(self, network: Network | None) -> Any:
@@ -442,6 +443,7 @@ class Group:
         token: bytes,
         block: Any = None,
         dynamic: bool = False,
+        device: Any = ffi.NULL,
     ) -> Any:
         """Return the C window over what the ranks have, with a `control.Block` or none."""
         same, size, base, access, align, keys, key_len, _ = columns
@@ -450,7 +452,7 @@ class Group:
             *(size, base, access, align, keys, key_len),
             *(ways.route, ways.map, ways.address),
             *((ffi.NULL, 0) if block is None else (block.table, 8 * block.base)),
-            *(dynamic, int(self.spin * 1e9)),
+            *(dynamic, int(self.spin * 1e9), ffi.NULL, device),
         ]
         targets = ffi.new("struct rmaext_targets *", what)
         handle = ffi.new("rmaext_window **")

@@ -87,6 +87,7 @@ class Region:
         told = Told.by(group, mine)
         if group.all_direct:
             alone = group.size == 1 and not self.registration._needs_network
+            alone = alone and self.device == ffi.NULL
             if alone or not told.all.elsewhere:
                 # not so where a rank has made itself not dumpable: then by the network
                 with contextlib.suppress(NotLocalError):
@@ -127,7 +128,7 @@ class Region:
         """Return a C window over it, with a `control.Block` or none."""
         network = None if self.fabric is None else self.group.network()
         what = (self.columns(), self.ways, timeout, token if network else bytes(16))
-        handle = self.group.window(network, *what, block, self.dynamic)
+        handle = self.group.window(network, *what, block, self.dynamic, self.device)
         self.records.lie_in(handle)
         if log.debugs():
             self._report_routes()
@@ -149,6 +150,12 @@ class Region:
             name = "cma" if route == lib.RMAEXT_CMA else "fabric"
             log.debug("route to rank %d is %s, not direct: %s", rank, name, why)
 
+    @property
+    def device(self) -> Any:
+        """C's, of the device that has the array; NULL: the host has it."""
+        handle = getattr(self.array, "handle", None) if self.array.nbytes else None
+        return ffi.NULL if handle is None else handle
+
     def release(self) -> None:
         """Deregister, and let go of the memory. No peer uses it any more."""
         if self.registered is not None:
@@ -161,16 +168,19 @@ class Region:
         array, key, base = self.array, b"", 0
         pointer = arrays.address(array)
         start = int(ffi.cast("uintptr_t", pointer))
-        if network and array.nbytes:
+        on_device = self.device != ffi.NULL
+        if network and array.nbytes and not on_device:
             key, base = self._register(pointer, self.group.next_key())
         block = NO_BLOCK
-        if array.nbytes and (network or not self.registration._needs_network):
+        if array.nbytes and not on_device and (network or not self.registration._needs_network):
             block = node.Arena.find(pointer, array.nbytes)
         text = dtype_text(array.dtype)
         where = (key, start, array.shape, block, self.parts, self.group.fresh(block))
         access = self._access
         if self.registration.persistent or (block is NO_BLOCK and pages.is_a_file(array)):
             access |= int(lib.RMAEXT_STORED)
+        if on_device:
+            access |= int(lib.RMAEXT_DEVICE)
         return WindowRecord(array.nbytes, base, access, text, *where)
 
     def _register(self, pointer: Any, number: int) -> tuple[bytes, int]:

@@ -58,7 +58,7 @@ class WindowRecord(NamedTuple):
         text = _HEAD + 8 * it.dims
         if len(payload) != text + it.dtype_len + it.key_len:
             malformed("lengths inside the window record do not match")
-        if not it.access & 3 or it.access > 7 or it.fresh > 1:
+        if not it.access & 3 or it.access > 15 or it.fresh > 1:
             malformed("window record out of range")
         if size + base >= 1 << 64 or size + address >= 1 << 64:
             malformed("window record out of range")

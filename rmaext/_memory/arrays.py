@@ -13,7 +13,7 @@ from .._native._lib import ffi, lib
 from .._runtime.reports import dtype_name
 from ..errors import AccessError
 from ..typing import Access
-from .devices import check_reachable
+from .devices import check_reachable, of_cuda
 from .values import elements
 
 __all__ = [
@@ -78,11 +78,14 @@ def check_dtype(dtype: np.dtype[Any]) -> None:
         raise TypeError(f"dtype {dtype_name(dtype)} has elements of no size")
 
 
-def window_array(array: Any) -> Array:
-    """Check the array that the caller offers as window memory."""
-    if not isinstance(array, np.ndarray):
-        check_reachable(array)
-        raise _no_array(array)
+def window_array(given: Any) -> Array:
+    """Check the array that the caller offers as window memory; say where it lies on a device."""
+    array: Array = given
+    if not isinstance(given, np.ndarray):
+        cuda = of_cuda(given)
+        if cuda is None:
+            raise _no_array(given)
+        array = cuda.device_array(given)
     check_dtype(array.dtype)
     _check_mask(array)
     if not array.flags.c_contiguous:

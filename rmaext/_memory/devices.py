@@ -11,7 +11,7 @@ import numpy as np
 
 from ..errors import Unsupported
 
-__all__ = ["check_reachable", "device_of", "is_mapped", "out_of_reach"]
+__all__ = ["check_reachable", "device_of", "is_mapped", "of_cuda", "out_of_reach"]
 
 _CUDA = "__cuda_array_interface__"
 # of __dlpack_device__; None: the host can access it
@@ -62,8 +62,8 @@ def out_of_reach(it: Any) -> str:
     if kind is None:
         return ""
     name = f"{type(it).__module__}.{type(it).__qualname__}"
-    text = f"a {name} lies in the memory of a device ({kind}), which the processes of a node do "
-    text += "not reach: copy it to the host (cupy.asnumpy(a), a.get(), a.cpu()), or take memory "
+    text = f"a {name} lies in the memory of a device ({kind}), which is not reached here: "
+    text += "copy it to the host (cupy.asnumpy(a), a.get(), a.cpu()), or take memory "
     return text + "that the host can access, too"
 
 
@@ -71,3 +71,21 @@ def check_reachable(it: Any) -> None:
     """Raise Unsupported for what lies on a device."""
     if text := out_of_reach(it):
         raise Unsupported(errno.EOPNOTSUPP, text)
+
+
+def of_cuda(it: Any) -> Any:
+    """Return what handles arrays in CUDA's memory, if one is given; None: the host's.
+
+    Raises
+    ------
+    Unsupported
+        It lies on a device of another kind.
+    """
+    kind = device_of(it)
+    if kind is None:
+        return None
+    if kind != "cuda":
+        check_reachable(it)
+    from . import cuda  # late: most programs have none
+
+    return cuda

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from .._runtime.reports import dtype_name
-from .devices import check_reachable
+from .devices import of_cuda
 
 __all__ = ["elements"]
 
@@ -67,7 +67,9 @@ def elements(
     ValueError
         It would be cut or rounded, or has another shape.
     Unsupported
-        It lies in the memory of a device.
+        It lies in the memory of a device that is not CUDA's.
+    LibraryError, RmaError
+        It lies in CUDA's, which fails: see `Window`.
 
     Notes
     -----
@@ -108,7 +110,9 @@ def _made(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth: i
         return _text(value, dtype)
     if isinstance(value, (datetime.date, datetime.timedelta)):
         return _date(value, dtype)
-    check_reachable(value)
+    cuda = of_cuda(value)
+    if cuda is not None:
+        return _of_array(cuda.fetch(value), dtype, exact, convert)
     array = np.asarray(value)
     if array.dtype.kind == "O":
         if not hasattr(type(value), "__dlpack__"):

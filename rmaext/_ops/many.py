@@ -22,6 +22,7 @@ from ..typing import ScalarT
 from .arguments import behind, told
 from .atomic_ops import operation
 from .core import Array, Shape, WindowCore
+from .landing import lands
 from .request import Request
 
 __all__ = ["CSWAP", "GET", "PUT", "Call", "ManyOperations", "Places", "indices", "spread"]
@@ -144,6 +145,7 @@ class ManyOperations(WindowCore[ScalarT]):
         values = arrays.origin(values, self._dtype)
         self._many_or_none(PUT, 0, ranks, offsets, values, None)
 
+    @lands
     @behind
     def _get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Array:
         self._check_open("get_many")

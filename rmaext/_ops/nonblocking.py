@@ -14,6 +14,7 @@ from .arguments import begins, behind, integers
 from .atomic_ops import operation
 from .core import Array
 from .keyed import KeyedRequests, check_alone
+from .landing import lands
 from .request import Request, done_at_once
 from .updates import UpdateOperations
 
@@ -51,6 +52,7 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             return done_at_once(None)
         return self._begin("rput", place, (array, None), arrays.move_call(lib.RMAEXT_PUT, array))
 
+    @lands
     @behind
     def _rget(
         self,

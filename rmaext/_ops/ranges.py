@@ -14,6 +14,7 @@ from .._memory import arrays
 from ..typing import ScalarT
 from .arguments import begins, told
 from .core import Array
+from .landing import lands
 from .many import GET, PUT, Call, ManyOperations, Places, indices, spread
 from .request import Request, done_at_once
 
@@ -25,6 +26,7 @@ _LARGE = 1 << 24  # elements, from which on an array for results is made after t
 class RangeOperations(ManyOperations[ScalarT]):
     """The operations of `Window` on many ranges."""
 
+    @lands
     @told
     def get_ranges(
         self, ranks: Any, offsets: Any, counts: Any, out: Array | None = None
@@ -101,6 +103,7 @@ class RangeOperations(ManyOperations[ScalarT]):
         """
         self._begin_ranges("put_ranges", PUT, ranks, offsets, counts, values).wait()
 
+    @lands
     @begins("Corresponds to MPI_Rget of each range.")
     def rget_ranges(
         self, ranks: Any, offsets: Any, counts: Any, out: Array | None = None

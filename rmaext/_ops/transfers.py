@@ -15,6 +15,7 @@ from .._native._lib import lib
 from ..typing import ScalarT
 from .arguments import behind, prepares, told
 from .core import Array
+from .landing import lands
 from .updates import UpdateOperations
 
 __all__ = ["TransferOperations"]
@@ -41,6 +42,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
         if place is not None:
             self._run("put", place, (array,), arrays.move_call(lib.RMAEXT_PUT, array))
 
+    @lands
     @behind
     def _get(
         self,

@@ -19,6 +19,7 @@ __all__ = [
     "VARIABLES",
     "Config",
     "checks",
+    "cuda_library",
     "deadline",
     "hints_from",
     "is_known",
@@ -38,7 +39,7 @@ VARIABLES = (
     *("RMAEXT_NODE", "RMAEXT_PTRACER", "RMAEXT_PROGRESS", "RMAEXT_MPI_PROGRESS", "RMAEXT_COMPAT"),
     *("RMAEXT_MR_MODE", "RMAEXT_RECORD", "RMAEXT_TRACE", "RMAEXT_TRACE_SIZE", "RMAEXT_CHECK"),
     *("RMAEXT_ADMIT", "RMAEXT_SECRET", "RMAEXT_HINTS", "RMAEXT_TRACEBACK"),
-    *("RMAEXT_TRANSPORT", "RMAEXT_UCX"),
+    *("RMAEXT_TRANSPORT", "RMAEXT_UCX", "RMAEXT_CUDA"),
 )
 # which the tests read, and what is for them only
 _OF_TESTS = tuple(f"RMAEXT_{name}" for name in ("TEST_", "EMULATED", "UCX_ANY"))
@@ -281,6 +282,11 @@ def reports_differences() -> bool:
 
 
 _LONGEST = 1e9  # seconds, 31 years: what is longer is no limit
+
+
+def cuda_library() -> bytes:
+    """Return the file of CUDA's driver, which is opened when an array of a device appears."""
+    return os.fsencode(os.environ.get("RMAEXT_CUDA") or "libcuda.so.1")
 
 
 def seconds(value: Any, what: str = "") -> float:

@@ -195,7 +195,10 @@ class MemoryOperations(WindowCore[ScalarT]):
         how = self._root._region.registration
         access = arrays.access_name(mine.access)
         place = (mine.key, mine.address, mine.size)
-        return Memory(*place, access, how.kind, how.device, _window=self)
+        array: Any = self._root._region.array
+        if getattr(array, "given", None) is None:
+            return Memory(*place, access, how.kind, how.device, _window=self)
+        return Memory(*place, access, "cuda", array.number, _window=self)
 
     @told
     def route(self, rank: int) -> Route:

@@ -159,6 +159,10 @@ class View(Window[ScalarT]):
             raise from_c(code, f"window {self._name}")
         return owned(handle[0], lib.rmaext_window_free, self._root._handle)
 
+    def _device_array(self) -> Any:
+        text = f"local: window {self._name}: a view of memory on a device: take `local` of the "
+        raise Unsupported(errno.EOPNOTSUPP, text + "window, and that part of it", call="local")
+
     def peer_view(self, rank: int) -> NDArray[ScalarT]:
         """Return that part of the memory of a rank of this node as an array, without a copy.
 

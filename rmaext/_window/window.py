@@ -381,7 +381,7 @@ class Window(
         """
         array, left = self._array, self._left
         if left is None:
-            return array
+            return array if getattr(array, "given", None) is None else self._device_array()
         there = left()
         if there is None:
             text = f"local: window {self._name} is closed and keeps no memory: take the array, "
@@ -392,6 +392,11 @@ class Window(
     @local.setter
     def local(self, array: NDArray[ScalarT]) -> None:
         arrays.only_itself(array, self.local, "local")
+
+    def _device_array(self) -> Any:
+        """Return the array on a device that the window was made over."""
+        it: Any = self._array
+        return it.given
 
     @property
     def comm(self) -> MPI.Comm:

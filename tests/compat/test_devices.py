@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arrays on devices are refused before anybody looks behind their addresses."""
+"""Arrays on devices that are not reached are refused before anybody looks behind addresses."""
 
 from __future__ import annotations
 
@@ -63,6 +63,8 @@ class Tensor:
 ARRAYS = [Property(), Attribute(), Proxy(), Tensor(2), Tensor(10), Tensor(14), Tensor(99)]
 IDS = ["property", "attribute", "proxy", "cuda", "rocr", "ze", "other"]
 WORDS = "memory of a device .*copy it to the host"
+CUDA = ARRAYS[:4]
+KEPT = ("register", "prepare_put")  # used where they lie: of the host only
 
 DROPIN = {
     "Put": lambda w, it: w.Put(it, 0),
@@ -119,9 +121,13 @@ def test_dropin(array):
 @pytest.mark.mpi
 @pytest.mark.parametrize("array", ARRAYS, ids=IDS)
 @pytest.mark.parametrize("name", NATIVE)
-def test_native(name, array):
+def test_native(name, array, monkeypatch):
+    monkeypatch.setenv("RMAEXT_CUDA", "/no/libcuda.so")
+    error, words = rmaext.Unsupported, WORDS
+    if array in CUDA and name not in KEPT:
+        error, words = rmaext.LibraryError, "driver library does not open.*RMAEXT_CUDA"
     with rmaext.Window(MPI.COMM_SELF, np.zeros(1, "i8")) as win:
-        with pytest.raises(rmaext.Unsupported, match=WORDS):
+        with pytest.raises(error, match=words):
             NATIVE[name](win, array)
         win.put(ONE, 0)
         assert win.get(0) == ONE

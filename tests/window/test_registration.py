@@ -212,7 +212,7 @@ class Cuda:
 
     @property
     def __cuda_array_interface__(self):
-        raise AssertionError("nobody shall ask for it")
+        return {"shape": (1,), "typestr": "<f8", "data": (0x10000, False), "version": 3}
 
 
 class Tensor:
@@ -231,8 +231,8 @@ class Tensor:
 @pytest.mark.parametrize(
     ("array", "error", "words"),
     [
-        (Cuda(), rmaext.Unsupported, r"Cuda lies in .* a device \(cuda\)"),
-        (Tensor(2), rmaext.Unsupported, r"device \(cuda\)"),
+        (Cuda(), rmaext.LibraryError, r"Cuda on a device: .*RMAEXT_CUDA"),
+        (Tensor(2), rmaext.LibraryError, r"Tensor on a device: .*RMAEXT_CUDA"),
         (Tensor(10), rmaext.Unsupported, r"device \(rocr\)"),
         (Tensor(14), rmaext.Unsupported, r"device \(ze\)"),
         (Tensor(7), rmaext.Unsupported, r"device \(DLPack's number 7\)"),
@@ -240,7 +240,8 @@ class Tensor:
         (Tensor(13), TypeError, r"numpy\.from_dlpack"),
     ],
 )
-def test_arrays_of_devices(comm, array, error, words):
+def test_arrays_of_devices(comm, array, error, words, monkeypatch):
+    monkeypatch.setenv("RMAEXT_CUDA", "/no/libcuda.so")
     with pytest.raises(error, match=words):
         W(comm, array)
     with pytest.raises(error, match=words):

@@ -1,0 +1,185 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arrays in CUDA's memory: what their protocols say of them, and copies from and to them.
+
+Imported when the first such array appears. The library of CUDA's driver is opened by C then
+(csrc/memory/cuda.c), and no context is ever made.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._native._lib import ffi, lib
+from .._runtime import config
+from .._runtime.failures import from_c
+
+__all__ = ["DeviceArray", "device_array", "fetch", "fill"]
+
+_KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # codes of DLPack's types
+_CONTENT = ctypes.pythonapi.PyCapsule_GetPointer
+_CONTENT.restype, _CONTENT.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+
+
+class DeviceArray(np.ndarray):
+    """Where an array lies, for what asks addresses and shapes; nobody may read its elements.
+
+    Attributes
+    ----------
+    given : object
+        The array itself, of CuPy, PyTorch or others.
+    number : int
+        Of its device.
+    handle : cdata
+        C's, of the device.
+    """
+
+    given: Any = None
+    number = -1
+    handle: Any = None
+
+    def __array_finalize__(self, of: Any) -> None:
+        if isinstance(of, DeviceArray):
+            self.given, self.number, self.handle = of.given, of.number, of.handle
+
+
+class _Facts(NamedTuple):
+    address: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    strides: tuple[int, ...] | None  # bytes
+    writeable: bool
+
+
+def _name(it: Any) -> str:
+    return f"a {type(it).__module__}.{type(it).__qualname__} on a device"
+
+
+def _of_capsule(it: Any, capsule: Any) -> _Facts:
+    """Return what a DLManagedTensor begins with: DLPack's DLTensor."""
+    at = ffi.cast("char *", _CONTENT(capsule, b"dltensor"))
+    facts = struct.unpack("QiiiBBHQQQ", bytes(ffi.buffer(at, 48)))
+    address, _, _, ndim, code, bits, lanes, shape, strides, start = facts
+    if code not in _KINDS or bits % 8 or lanes != 1:
+        raise TypeError(f"{_name(it)} has elements that NumPy has no dtype for")
+    dtype = np.dtype(f"{_KINDS[code]}{bits // 8}")
+    dims = tuple(ffi.cast("int64_t *", shape)[0:ndim]) if ndim else ()
+    steps = None
+    if strides and ndim:
+        steps = tuple(n * dtype.itemsize for n in ffi.cast("int64_t *", strides)[0:ndim])
+    return _Facts(address + start, dims, dtype, steps, True)
+
+
+def _of_interface(it: Any) -> _Facts:
+    facts = it.__cuda_array_interface__
+    if facts.get("mask") is not None:
+        raise TypeError(f"{_name(it)} has a mask, which nobody would see")
+    strides = facts.get("strides")
+    address, read_only = facts["data"]
+    where = (address or 0, tuple(facts["shape"]), np.dtype(facts["typestr"]))
+    return _Facts(*where, None if strides is None else tuple(strides), not read_only)
+
+
+def _check(it: Any, facts: _Facts) -> int:
+    """Refuse what is not in one piece; return its bytes."""
+    step = facts.dtype.itemsize
+    nbytes = step * math.prod(facts.shape)
+    for n, stride in zip(reversed(facts.shape), reversed(facts.strides or ()), strict=False):
+        if n != 1 and nbytes and stride != step:
+            text = f"{_name(it)} is not C-contiguous: cupy.ascontiguousarray(a) is, a.contiguous()"
+            raise ValueError(text)
+        step *= n
+    return nbytes
+
+
+def _call(code: int, it: Any) -> None:
+    if code:
+        raise from_c(code, _name(it))
+
+
+def _open(it: Any, number: int) -> Any:
+    device = ffi.new("rmaext_device **")
+    _call(lib.rmaext_device_open(config.cuda_library(), number, device), it)
+    return device[0]
+
+
+@contextmanager
+def _reached(it: Any) -> Iterator[tuple[_Facts, int, Any, Any]]:
+    """Let what the array's stream has to do come before what is done in a stream of ours.
+
+    Gives its facts, the device and its number, and the stream; they are good within.
+    """
+    library, found = config.cuda_library(), ffi.new("int *")
+    stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
+    if hasattr(type(it), "__dlpack_device__"):
+        number = int(it.__dlpack_device__()[1])
+        device = _open(it, number)
+        _call(lib.rmaext_stream_take(device, stream, handle), it)
+        capsule = it.__dlpack__(stream=handle[0])  # keeps it, until it is collected
+        facts = _of_capsule(it, capsule)
+        nbytes = _check(it, facts)
+        if nbytes:
+            where = ffi.cast("void *", facts.address)
+            _call(lib.rmaext_device_find(library, where, nbytes, found), it)
+    else:
+        capsule, facts = None, _of_interface(it)
+        nbytes = _check(it, facts)
+        where = ffi.cast("void *", facts.address)
+        if nbytes:  # what is empty may be anywhere
+            _call(lib.rmaext_device_find(library, where, nbytes, found), it)
+        number = found[0]
+        device = _open(it, number)
+        theirs = it.__cuda_array_interface__.get("stream")
+        if theirs is not None:
+            _call(lib.rmaext_device_wait(device, theirs), it)
+        _call(lib.rmaext_stream_take(device, stream, handle), it)
+    yield facts, number, device, stream[0]
+    # after an error it may wait for something still: then nobody gets it
+    lib.rmaext_stream_give(stream[0])
+    del capsule
+
+
+def device_array(it: Any) -> DeviceArray:
+    """Return where an array lies; all that its stream has to do is done. Blocking.
+
+    Raises
+    ------
+    TypeError, ValueError
+        Its elements have no dtype, or it is not C-contiguous.
+    LibraryError, Unsupported, RmaError
+        CUDA, or the array's context, is not there; or its memory was freed.
+    """
+    with _reached(it) as (facts, number, handle, stream):
+        _call(lib.rmaext_stream_copy(stream, 0, ffi.NULL, ffi.NULL, 0), it)
+        nbytes = facts.dtype.itemsize * math.prod(facts.shape)
+        # np.frombuffer takes none of no bytes, and looks at no element
+        memory = ffi.buffer(ffi.cast("char *", facts.address), max(nbytes, facts.dtype.itemsize))
+        flat = np.frombuffer(memory, facts.dtype)[: math.prod(facts.shape)]
+        array = flat.reshape(facts.shape).view(DeviceArray)
+        array.given, array.number, array.handle = it, number, handle
+        array.flags.writeable = facts.writeable
+        return array
+
+
+def fetch(it: Any) -> NDArray[Any]:
+    """Return a copy on the host, of what the array has once its stream's work is done. Blocking."""
+    with _reached(it) as (facts, _, _, stream):
+        made: NDArray[Any] = np.empty(facts.shape, facts.dtype)
+        there = ffi.cast("void *", facts.address)
+        _call(lib.rmaext_stream_copy(stream, 0, ffi.from_buffer(made), there, made.nbytes), it)
+        made.flags.writeable = facts.writeable  # see check_result
+        return made
+
+
+def fill(it: Any, values: NDArray[Any]) -> None:
+    """Copy values to an array of the same shape and dtype, behind its stream's work. Blocking."""
+    with _reached(it) as (facts, _, _, stream):
+        there = ffi.cast("void *", facts.address)
+        _call(lib.rmaext_stream_copy(stream, 1, there, ffi.from_buffer(values), values.nbytes), it)
