@@ -27,13 +27,15 @@ WORLDS = am/world shm/locks xfer/meetings
 DEMAND = $(wildcard tests/provider/demand/*.c)
 SELF_TEST = $(wildcard tests/provider/selftest/*.c)
 UCX_STUB = tests/ucx/stub.c tests/ucx/worker.c
+DEVICE = $(wildcard tests/device/*.c)
 C_FORMATTED = $(SOURCES) $(HEADERS) $(PYTHON_C) $(C_TESTS) \
-	$(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/ucx/*.[ch] tests/fuzz/*.c docs/contributing/libfabric/*.[ch] benchmarks/containers/*.c)
+	$(wildcard tests/c/*.h tests/provider/*/*.[ch] tests/ucx/*.[ch] tests/device/*.[ch] tests/fuzz/*.c \
+	docs/contributing/libfabric/*.[ch] benchmarks/containers/*.c)
 PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 
 .DELETE_ON_ERROR:
 .PHONY: help demo build develop test test-serial test-scale test-matrix test-stress test-interrupts test-demanding
-.PHONY: test-dropin test-verbs test-ucx test-here test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
+.PHONY: test-dropin test-verbs test-ucx test-device test-here test-fresh test-wheel test-recipes test-mpis test-aarch64 wheel wheels
 .PHONY: bench check check-first check-tests check-serial check-alone check-seeds check-sizes
 .PHONY: check-text
 .PHONY: docs site compile_commands.json
@@ -156,6 +158,11 @@ test-ucx: develop ## the RMA tests with UCX as the transport, over a stub of it
 		-k 'not GiB and not somebody_looks' $(ARGS)
 	STUB_PROMPT=1 $(LAUNCH) --sizes 0:ucx --limit 1800 $(UCX_KILLS) $(ARGS)
 
+# Device memory, over a libcuda of the tests: docs/contributing/device.md.
+test-device: develop ## device memory, over a CUDA of our own without a GPU
+	RMAEXT_CUDA=$(CURDIR)/build/device/libcuda.so.1 \
+	$(LAUNCH) --sizes 0 tests/device $(ARGS)
+
 # What a site sends us: build/here/HOST-TIME.tar.gz. PROVIDER='verbs;ofi_rxm', TRANSPORT=ucx;
 # ARGS="--minutes 60 tests/ops".
 test-here: develop ## the tests, doctor and bench on this machine's own network, for 20 minutes, in one file
@@ -268,7 +275,7 @@ $(VENV)/.strict: $(VENV)/.extension
 check-c: $(VENV)/.tests $(VENV)/.strict ## the C side without warnings, its format, its tests
 	for file in $(SOURCES); do \
 		$(CC) $(C_FLAGS) -Werror -fsyntax-only $$file || exit; done
-	for file in $(DEMAND) $(SELF_TEST) $(UCX_STUB); do \
+	for file in $(DEMAND) $(SELF_TEST) $(UCX_STUB) $(DEVICE); do \
 		$(CC) $(C_FLAGS) -Werror -O2 -c $$file -o /dev/null || exit; done
 	for file in $(HEADERS); do \
 		$(CC) $(C_FLAGS) -Werror -fsyntax-only -x c $$file || exit; done
@@ -299,7 +306,8 @@ $(C_TESTS:tests/c/%.c=build/tsan/%): build/tsan/%: tests/c/%.c $(SOURCES:csrc/%.
 	$(CC) $(C_FLAGS) -Itests/c $(TSAN_FLAGS) -g -O1 $(filter %.c %.o,$^) -o $@ -pthread -ldl
 
 # A libfabric provider for tests only: tests/provider/demand/demand.h says what it does.
-provider: build/provider/demand-fi.so build/provider/selftest build/provider/ucx-stub.so
+provider: build/provider/demand-fi.so build/provider/selftest build/provider/ucx-stub.so \
+	build/device/libcuda.so.1
 
 build/provider/demand-fi.so: $(DEMAND) tests/provider/demand/demand.h csrc/net/libfabric/quirks.h | $(VENV)/.runs
 	@mkdir -p $(@D)
@@ -311,6 +319,13 @@ build/provider/ucx-stub.so: $(UCX_STUB) tests/ucx/stub.h csrc/net/ucx/abi.h | $(
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -Wall -Wextra -Wpedantic -Icsrc -g -O2 -shared -fPIC -Wl,-Bsymbolic \
 		$(UCX_STUB) -o $@.new -pthread
+	mv $@.new $@ # others may have it mapped
+
+# A libcuda for tests only: tests/device/device.h says what it does.
+build/device/libcuda.so.1: $(DEVICE) $(wildcard tests/device/*.h) | $(VENV)/.runs
+	@mkdir -p $(@D)
+	$(CC) -std=c11 -Wall -Wextra -Wpedantic -g -O2 -shared -fPIC -Wl,-Bsymbolic \
+		$(DEVICE) -o $@.new -pthread
 	mv $@.new $@ # others may have it mapped
 
 build/provider/selftest: $(SELF_TEST) tests/provider/selftest/selftest.h csrc/net/libfabric/quirks.h | $(VENV)/.runs
