@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Arrays on the devices of the tests' libcuda (device.h), for tests.
+
+An `Array` speaks DLPack and `__cuda_array_interface__` as CuPy's and torch's do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+LIBRARY = Path(__file__).resolve().parents[2] / "build" / "device" / "libcuda.so.1"
+cuda = ctypes.CDLL(os.environ.get("RMAEXT_CUDA", str(LIBRARY)))
+cuda.device_view.restype = ctypes.c_void_p
+cuda.device_fail.restype = None
+
+HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+ON_CUDA = 2  # kDLCUDA
+CODES = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}  # DLDataTypeCode
+
+
+class CudaError(RuntimeError):
+    """What a call of the driver returned."""
+
+    def __init__(self, function: str, number: int) -> None:
+        name = ctypes.c_char_p()
+        cuda.cuGetErrorName(number, ctypes.byref(name))
+        super().__init__(f"{function}: {(name.value or b'?').decode()}")
+        self.number = number
+
+
+def call(function: str, *args: Any) -> None:
+    """Call the driver. Plain numbers are of 64 bits, as addresses and sizes are."""
+    words = [ctypes.c_uint64(arg) if isinstance(arg, int) else arg for arg in args]
+    if number := getattr(cuda, function)(*words):
+        raise CudaError(function, number)
+
+
+def get(kind: Any, function: str, *args: Any) -> Any:
+    """Call what returns something by its first argument."""
+    out = kind()
+    call(function, ctypes.byref(out), *args)
+    return out.value
+
+
+def begin(device: int = 0) -> int:
+    """Make the primary context of a device current in this thread, and return it."""
+    call("cuInit", 0)
+    context = get(ctypes.c_void_p, "cuDevicePrimaryCtxRetain", device)
+    call("cuCtxSetCurrent", context)
+    return int(context)
+
+
+_queued: dict[int, list[Any]] = {}  # what was launched and may run yet, by stream
+
+
+class Stream:
+    """A stream: of its own unless `handle` is one (1: the legacy default stream)."""
+
+    def __init__(self, handle: int | None = None, *, blocking: bool = False) -> None:
+        self.owned = handle is None
+        if handle is None:
+            flags = 0 if blocking else 1
+            handle = get(ctypes.c_void_p, "cuStreamCreateWithPriority", flags, 0)
+        self.handle: int = handle
+
+    def synchronize(self) -> None:
+        done = _queued.pop(self.handle, None)
+        call("cuStreamSynchronize", self.handle)
+        del done  # not before: ctypes frees functions that nobody holds
+
+    def launch(self, kernel: Callable[..., object], *arrays: Array) -> None:
+        """Queue kernel(*views): NumPy arrays of what lies on the device, only then."""
+
+        def run(_: object) -> None:
+            kernel(*views)
+
+        views = [array._view() for array in arrays]
+        function = HOST_FUNCTION(run)
+        _queued.setdefault(self.handle, []).append((function, arrays))
+        call("cuLaunchHostFunc", self.handle, function, None)
+
+    def close(self) -> None:
+        self.synchronize()
+        if self.owned:
+            call("cuStreamDestroy_v2", self.handle)
+
+
+class DLTensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Managed(ctypes.Structure):
+    """DLManagedTensor."""
+
+
+DELETER = ctypes.CFUNCTYPE(None, ctypes.POINTER(Managed))
+Managed._fields_ = (
+    ("tensor", DLTensor),
+    ("context", ctypes.c_void_p),
+    ("deleter", DELETER),
+)
+
+_lent: dict[int, Any] = {}  # what a consumer has, by the address of its Managed
+
+CAPSULE_END = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+@DELETER
+def _give_back(managed: Any) -> None:
+    _lent.pop(ctypes.addressof(managed.contents), None)
+
+
+@CAPSULE_END
+def _capsule_end(capsule: int) -> None:
+    """A capsule that nobody has consumed still has its first name."""
+    api = ctypes.pythonapi
+    if api.PyCapsule_IsValid(ctypes.c_void_p(capsule), b"dltensor"):
+        api.PyCapsule_GetPointer.restype = ctypes.c_void_p
+        _lent.pop(api.PyCapsule_GetPointer(ctypes.c_void_p(capsule), b"dltensor"), None)
+
+
+class Array:
+    """A C-contiguous array on the current context's device, of undefined contents.
+
+    Its work is queued on `stream`; without one, on the legacy default stream.
+    """
+
+    def __init__(self, shape: Any, dtype: Any, stream: Stream | None = None) -> None:
+        self.shape = tuple(np.atleast_1d(shape).tolist())
+        self.dtype = np.dtype(dtype)
+        self.nbytes = int(np.prod(self.shape)) * self.dtype.itemsize
+        self.stream = stream or Stream(1)
+        self.device = get(ctypes.c_int, "cuCtxGetDevice")
+        self.address: int = get(ctypes.c_uint64, "cuMemAlloc_v2", max(self.nbytes, 1))
+
+    @classmethod
+    def from_numpy(cls, values: Any, stream: Stream | None = None) -> Array:
+        values = np.ascontiguousarray(values)
+        new = cls(values.shape, values.dtype, stream)
+        call("cuMemcpyHtoDAsync_v2", new.address, values.ctypes.data, new.nbytes, new.stream.handle)
+        return new
+
+    def to_numpy(self) -> Any:
+        """Return a copy, behind what is queued on the array's stream."""
+        out = np.empty(self.shape, self.dtype)
+        where = self.stream.handle
+        call("cuMemcpyDtoHAsync_v2", out.ctypes.data, self.address, self.nbytes, where)
+        return out
+
+    def launch(self, kernel: Callable[..., object]) -> None:
+        self.stream.launch(kernel, self)
+
+    def free(self) -> None:
+        call("cuMemFree_v2", self.address)
+
+    def _view(self) -> Any:
+        at = cuda.device_view(ctypes.c_uint64(self.address))
+        raw = (ctypes.c_char * self.nbytes).from_address(at)
+        return np.frombuffer(raw, self.dtype).reshape(self.shape)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "shape": self.shape,
+            "typestr": self.dtype.str,
+            "data": (self.address, False),
+            "version": 3,
+            "stream": self.stream.handle,
+        }
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return ON_CUDA, self.device
+
+    def __dlpack__(self, *, stream: int | None = None, **_: Any) -> Any:
+        """Work on `stream` comes behind the array's; -1: nobody waits."""
+        stream = stream or 1  # None is the legacy default stream
+        if stream not in (-1, self.stream.handle):
+            event = get(ctypes.c_void_p, "cuEventCreate", 2)
+            call("cuEventRecord", event, self.stream.handle)
+            call("cuStreamWaitEvent", stream, event, 0)
+            call("cuEventDestroy_v2", event)
+        shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
+        code, bits = CODES[self.dtype.kind], self.dtype.itemsize * 8
+        tensor = DLTensor(
+            self.address, ON_CUDA, self.device, len(shape), code, bits, 1, shape, None, 0
+        )
+        managed = Managed(tensor, None, _give_back)
+        _lent[ctypes.addressof(managed)] = managed, shape, self
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        return new(ctypes.c_void_p(ctypes.addressof(managed)), b"dltensor", _capsule_end)
