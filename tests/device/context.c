@@ -143,6 +143,7 @@ static uint64_t setting(const char *name, uint64_t otherwise)
 CUresult cuInit(unsigned flags)
 {
 	uint64_t devices = setting("DEVICE_COUNT", 1);
+	CUresult refused;
 
 	ENTER(NOTHING);
 	if (flags)
@@ -150,7 +151,10 @@ CUresult cuInit(unsigned flags)
 	if (initialized)
 		return device_leave(SUCCESS);
 	failures_set(getenv("DEVICE_FAIL") ? getenv("DEVICE_FAIL") : "");
-	if (failure("cuInit") || devices > DEVICES || !devices)
+	refused = failure("cuInit"); /* the list is known only now */
+	if (refused)
+		return device_leave(refused);
+	if (devices > DEVICES || !devices)
 		return device_leave(NO_DEVICE);
 	count = (int)devices;
 	limit = setting("DEVICE_MEMORY", 1 << 30);

@@ -301,6 +301,11 @@ def test_a_call_fails_as_it_is_told() -> None:
     assert done.returncode == 0, done.stderr
 
 
+def test_cuinit_fails_as_it_is_told() -> None:
+    done = run('fails(999, "cuInit", 0)', DEVICE_FAIL="cuInit:1:999")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_cpu_that_looks_there_crashes() -> None:
     done = run("""
         d.begin()
