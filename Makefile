@@ -161,7 +161,7 @@ test-ucx: develop ## the RMA tests with UCX as the transport, over a stub of it
 # Device memory, over a libcuda of the tests: docs/contributing/device.md.
 test-device: develop ## device memory, over a CUDA of our own without a GPU
 	RMAEXT_CUDA=$(CURDIR)/build/device/libcuda.so.1 \
-	$(LAUNCH) --sizes 0 tests/device $(ARGS)
+	$(LAUNCH) --sizes 0,1:fabric,2:direct,2:fabric,3:mixed,4 tests/device $(ARGS)
 
 # What a site sends us: build/here/HOST-TIME.tar.gz. PROVIDER='verbs;ofi_rxm', TRANSPORT=ucx;
 # ARGS="--minutes 60 tests/ops".
@@ -257,6 +257,7 @@ check-seeds: $(WORLDS:%=build/asan/%)
 
 check-sizes:
 	$(MAKE) test MPI=mpich ARGS="--sizes 1:fabric,2:direct,2:fabric,3:mixed,4"
+	$(MAKE) test-device MPI=mpich
 
 # -- C ---------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +17,7 @@ from .._memory import arrays, node, pages
 from .._memory.node import NO_BLOCK
 from .._native._lib import ffi, lib
 from .._runtime.log import log
-from ..errors import NotLocalError
+from ..errors import NotLocalError, Unsupported
 from .columns import Column, Columns, Records, Told, Ways
 from .group import Group
 from .network import check_keys
@@ -180,6 +181,9 @@ class Region:
         if self.registration.persistent or (block is NO_BLOCK and pages.is_a_file(array)):
             access |= int(lib.RMAEXT_STORED)
         if on_device:
+            if self.registration.persistent:
+                text = "persistent=True: the array lies on a device, and no file holds it"
+                raise Unsupported(errno.EOPNOTSUPP, text)
             access |= int(lib.RMAEXT_DEVICE)
         return WindowRecord(array.nbytes, base, access, text, *where)
 

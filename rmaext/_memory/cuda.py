@@ -24,8 +24,10 @@ from .._runtime.failures import from_c
 __all__ = ["DeviceArray", "device_array", "fetch", "fill"]
 
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # codes of DLPack's types
-_CONTENT = ctypes.pythonapi.PyCapsule_GetPointer
-_CONTENT.restype, _CONTENT.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+# one of our own: what ctypes.pythonapi has is everybody's, with one signature
+_CONTENT = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 class DeviceArray(np.ndarray):

@@ -17,6 +17,7 @@ from .._comm.group import Group
 from .._comm.region import Region
 from .._fabric.registration import How, one_part
 from .._memory.arrays import access_bits, address, part_of, window_array
+from .._memory.devices import check_reachable
 from .._native._lib import lib
 from .._ops.core import Array, Place, WindowCore
 from .._ops.many import Call, Places
@@ -191,6 +192,8 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         def first() -> Array:
             if not arrays:
                 raise ValueError("a list of no arrays; one of them may be empty")
+            for array in arrays:
+                check_reachable(array)  # one array of a rank may lie on a device, none of several
             checked = [window_array(array) for array in arrays]
             for array in checked:
                 access_bits(access, array.flags.writeable)

@@ -257,8 +257,11 @@ class MemoryOperations(WindowCore[ScalarT]):
         if advice not in get_args(Advice):
             words = " or ".join(map(repr, get_args(Advice)))
             raise ValueError(f"advise: {advice!r} must be {words}")
-        start, stop = one_part("advise", part, self._array.size)
-        array = self._array
+        array: Any = self._array
+        start, stop = one_part("advise", part, array.size)
+        if getattr(array, "given", None) is not None:
+            text = f"advise: window {self._name}: its memory lies on a device, whose pages are not "
+            raise Unsupported(errno.EOPNOTSUPP, text + "the host's", call="advise")
         # Pages of a file are only read: writing to them would have all written back.
         write = array.flags.writeable and pages.mapped_file(array) is None
         pointer = ffi.cast("char *", arrays.address(array)) + self._byte(start)

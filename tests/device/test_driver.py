@@ -32,8 +32,8 @@ START = """
 
 
 def run(program: str, **settings: Any) -> subprocess.CompletedProcess[str]:
-    """Run it in a process of its own; `array` is a module of Python's, too."""
-    path = str(Path(__file__).with_name("array.py"))
+    """Run it in a process of its own."""
+    path = str(Path(__file__).with_name("device_array.py"))
     load = (
         "import importlib.util as u, sys\n"
         f"s = u.spec_from_file_location('array_of_device', {path!r})\n"

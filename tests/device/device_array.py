@@ -127,13 +127,17 @@ def _give_back(managed: Any) -> None:
     _lent.pop(ctypes.addressof(managed.contents), None)
 
 
+# of our own: functions of ctypes.pythonapi are everybody's, with one signature
+_ASK = (ctypes.c_void_p, ctypes.c_char_p)
+_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, *_ASK)(("PyCapsule_IsValid", ctypes.pythonapi))
+_content = ctypes.PYFUNCTYPE(ctypes.c_void_p, *_ASK)(("PyCapsule_GetPointer", ctypes.pythonapi))
+
+
 @CAPSULE_END
 def _capsule_end(capsule: int) -> None:
     """A capsule that nobody has consumed still has its first name."""
-    api = ctypes.pythonapi
-    if api.PyCapsule_IsValid(ctypes.c_void_p(capsule), b"dltensor"):
-        api.PyCapsule_GetPointer.restype = ctypes.c_void_p
-        _lent.pop(api.PyCapsule_GetPointer(ctypes.c_void_p(capsule), b"dltensor"), None)
+    if _is_valid(capsule, b"dltensor"):
+        _lent.pop(_content(capsule, b"dltensor"), None)
 
 
 class Array:
