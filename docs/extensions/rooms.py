@@ -39,6 +39,7 @@ _C_WORDS = {
     "admission": "which connections libfabric gets to see",
     "shm": "one node: arena, neighbours, doorbell, barrier, ticket lock",
     "dtype": "types of elements, operations, gather and scatter",
+    "memory": "kinds of memory that this CPU does not reach: the only room that calls CUDA",
     "record": "what this process does and has done, for tools outside it",
     "base": "errors, waiting, rundown, signals, clock",
 }
