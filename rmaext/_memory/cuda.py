@@ -58,6 +58,7 @@ class _Facts(NamedTuple):
     dtype: np.dtype[Any]
     strides: tuple[int, ...] | None  # bytes
     writeable: bool
+    stream: int | None = None  # whose work comes first, where the protocol leaves that to us
 
 
 def _name(it: Any) -> str:
@@ -86,7 +87,8 @@ def _of_interface(it: Any) -> _Facts:
     strides = facts.get("strides")
     address, read_only = facts["data"]
     where = (address or 0, tuple(facts["shape"]), np.dtype(facts["typestr"]))
-    return _Facts(*where, None if strides is None else tuple(strides), not read_only)
+    steps = None if strides is None else tuple(strides)
+    return _Facts(*where, steps, not read_only, facts.get("stream"))
 
 
 def _check(it: Any, facts: _Facts) -> int:
@@ -106,6 +108,15 @@ def _call(code: int, it: Any) -> None:
         raise from_c(code, _name(it))
 
 
+def _find(it: Any, facts: _Facts) -> int:
+    """Return the number of the device that has the array; 0 of an empty one, which has none."""
+    found, nbytes = ffi.new("int *"), _check(it, facts)
+    if nbytes:
+        where = ffi.cast("void *", facts.address)
+        _call(lib.rmaext_device_find(config.cuda_library(), where, nbytes, found), it)
+    return int(found[0])
+
+
 def _open(it: Any, number: int) -> Any:
     device = ffi.new("rmaext_device **")
     _call(lib.rmaext_device_open(config.cuda_library(), number, device), it)
@@ -118,7 +129,6 @@ def _reached(it: Any) -> Iterator[tuple[_Facts, int, Any, Any]]:
 
     Gives its facts, the device and its number, and the stream; they are good within.
     """
-    library, found = config.cuda_library(), ffi.new("int *")
     stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
     if hasattr(type(it), "__dlpack_device__"):
         number = int(it.__dlpack_device__()[1])
@@ -126,21 +136,13 @@ def _reached(it: Any) -> Iterator[tuple[_Facts, int, Any, Any]]:
         _call(lib.rmaext_stream_take(device, stream, handle), it)
         capsule = it.__dlpack__(stream=handle[0])  # keeps it, until it is collected
         facts = _of_capsule(it, capsule)
-        nbytes = _check(it, facts)
-        if nbytes:
-            where = ffi.cast("void *", facts.address)
-            _call(lib.rmaext_device_find(library, where, nbytes, found), it)
+        _find(it, facts)
     else:
         capsule, facts = None, _of_interface(it)
-        nbytes = _check(it, facts)
-        where = ffi.cast("void *", facts.address)
-        if nbytes:  # what is empty may be anywhere
-            _call(lib.rmaext_device_find(library, where, nbytes, found), it)
-        number = found[0]
+        number = _find(it, facts)
         device = _open(it, number)
-        theirs = it.__cuda_array_interface__.get("stream")
-        if theirs is not None:
-            _call(lib.rmaext_device_wait(device, theirs), it)
+        if facts.stream is not None:
+            _call(lib.rmaext_device_wait(device, facts.stream), it)
         _call(lib.rmaext_stream_take(device, stream, handle), it)
     yield facts, number, device, stream[0]
     # after an error it may wait for something still: then nobody gets it
