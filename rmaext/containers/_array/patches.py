@@ -329,6 +329,8 @@ class Patches(Held):
         array = given = taken(values, self.dtype, call)
         while array.ndim > len(shape) and array.shape[0] == 1:
             array = array[0]
+        if array.shape == shape:
+            return array
         try:
             return np.broadcast_to(array, shape)
         except ValueError:
