@@ -347,7 +347,7 @@ def test_a_wait_ends_at_its_time_limit(comm):
             start = time.monotonic()
             with pytest.raises(rmaext.RmaTimeout, match=r"window \d+, .*not within 0.2 s"):
                 wait()
-            assert 0.19 < time.monotonic() - start < 2
+            assert 0.19 < time.monotonic() - start < 20
         assert win.wait_notify(8, timeout=0) == 1
         with pytest.raises(rmaext.RmaTimeout):
             win.wait_notify(8, timeout=0)
@@ -620,7 +620,7 @@ with window() as win:
                 pass
             else:
                 raise AssertionError("not interrupted")
-            assert 0.9 < time.monotonic() - start < 3
+            assert 0.9 < time.monotonic() - start < 20
             used = time.process_time() - used
             assert used < 0.2, f"{used} s of CPU time in a second"
         world.Barrier()
