@@ -107,9 +107,9 @@ class Memory:
         self._own = self.head.local
         self._add = self.head.fetch_add
 
-    def windows(self) -> list[Window[Any]]:
+    def windows(self) -> tuple[Window[Any], ...]:
         """Return those to close, in the order for that."""
-        return [self._memory, self.words, self.head, self.gate]
+        return self._memory, self.words, self.head, self.gate
 
     # -- active sections -----------------------------------------------------------
     # Whoever looks at a slot and then uses it does so in one. The count is an update of the

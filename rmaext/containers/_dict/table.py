@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from operator import attrgetter
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,10 +13,10 @@ from mpi4py import MPI
 from numpy.typing import DTypeLike, NDArray
 
 from ..._runtime import locks
-from ..._runtime.copies import Unique
 from ..._runtime.reports import dtype_name, waited
 from ...errors import BusyError, ClosedError, RmaError, SyncError, Unsupported
 from .._agreement import Opening, bracketed, common, exchange
+from .._windows import Closing
 from .changes import Changes
 from .hashing import Query
 from .memory import Memory, settings
@@ -32,7 +31,7 @@ _T = TypeVar("_T")
 _COLLECTIVE = ("len", "items", "clear")
 
 
-class Table(Unique):
+class Table(Closing):
     """What a `Dict` is, beside its operations."""
 
     @bracketed
@@ -46,7 +45,7 @@ class Table(Unique):
         max_bytes: int | None = None,
         timeout: float | None = None,
     ) -> None:
-        self._closed = True  # until it is whole
+        self._whole = False
         self._lock = locks.lock()
         self._inside: object = None  # the call of this rank that is under way
         self._failed: object = None  # the last one with an error that all ranks learn of
@@ -63,10 +62,10 @@ class Table(Unique):
             memory.open(comm, stack)
             memory.gate.fence()
             stack.pop_all()
-        self._memory = memory
+        self._memory, self._windows = memory, memory.windows()
         self._comm, self._keys, self._values, self._capacity = comm, keys, values, count
         self._slots = Changes(memory)
-        self._closed = False
+        self._whole = True
 
     def close(self) -> None:
         """Free the memory. Twice is harmless.
@@ -74,8 +73,8 @@ class Table(Unique):
         Raises
         ------
         PeerLostError, SyncError
-            As `Window.close`; the table is closed all the same. After any other exception, as
-            of Ctrl-C, call it again: the other ranks may wait in it.
+            As `Window.close`. After any other exception, as of Ctrl-C, call it again: the other
+            ranks may wait in it.
 
         Notes
         -----
@@ -88,32 +87,13 @@ class Table(Unique):
         >>> table.closed
         True
         """
-        if hasattr(self, "_memory") and not self._memory.gate.closed:  # which is the last one
+        if not self.closed:
             locks.within(self._lock, self._close, lambda: None)
-
-    def _close(self) -> None:
-        self._closed = True
-        failure = None
-        windows = self._memory.windows()
-        try:
-            for window in windows:
-                try:
-                    window.close()
-                except RmaError as exc:
-                    failure = exc
-        except BaseException as exc:
-            if any(map(attrgetter("closed"), windows)):
-                # as `Closing` has it: nobody waits for this rank at the others
-                for window in windows:
-                    window.__exit__(type(exc), exc, None)
-            raise
-        if failure is not None:
-            raise failure
 
     @property
     def closed(self) -> bool:
         """Whether operations raise ClosedError."""
-        return self._closed
+        return not self._whole or self._memory.head.closed
 
     @property
     def comm(self) -> MPI.Comm:
@@ -140,7 +120,7 @@ class Table(Unique):
             f"{self._keys.dtype} -> {self._values.dtype}" if hasattr(self, "_keys") else "not made"
         )
         state = (
-            "closed" if self._closed else f"capacity {self._capacity} over {self._comm.size} ranks"
+            "closed" if self.closed else f"capacity {self._capacity} over {self._comm.size} ranks"
         )
         return f"<rmaext.containers.Dict {what}, {state}>"
 
@@ -156,10 +136,8 @@ class Table(Unique):
     ) -> None:
         if kind is None:
             self.close()
-        elif not self._closed:
-            self._closed = True  # the other ranks may never come to a collective close
-            for window in self._memory.windows():
-                window.__exit__(kind, error, trace)
+        else:
+            super().__exit__(kind, error, trace)
 
     # -- helpers -------------------------------------------------------------------
 
@@ -177,7 +155,7 @@ class Table(Unique):
             waited()
 
     def _work(self, turn: object, call: str, work: Callable[..., _T], arguments: Any) -> _T:
-        if self._closed or self._memory.head.closed:
+        if self.closed:
             raise ClosedError(errno.EBADF, f"Dict.{call}: the table is closed", call=call)
         if self._inside is not None:
             text = f"Dict.{call}: called from a signal handler within another call of the table"
