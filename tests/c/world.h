@@ -91,9 +91,11 @@ static struct {
 	bool deaths;		  /* there may be one yet */
 	bool breaks;		  /* connections break, and are made anew */
 	bool tells;		  /* the network tells of lost connections */
+	uint64_t devices;	  /* ranks, as bits, whose cells lie on one */
 	bool calm;		  /* it hands on, in order, what it has */
 	int refusals;		  /* that may come yet, of all orders */
 	void (*died)(int number); /* tells the model */
+	void (*looked)(int rank); /* and that a rank may have served others */
 	void (*tell)(void);	  /* what else is to be known of a failure */
 } world;
 
@@ -641,6 +643,10 @@ static void step(void)
 		if (draw(2) && n->asleep <= world.now)
 			rmx_look(n->fabric);
 	}
+	if (world.looked && !n->dead)
+		world.looked(number);
+	if (world.looked && world.active >= 0)
+		world.looked(world.active);
 	world.stepping = false;
 }
 
@@ -798,6 +804,7 @@ static void members_open(int number)
 				  }));
 }
 
+/* What lies on a device is reached by messages only. */
 static rmaext_window *window_make(int number, const char *token)
 {
 	static uint64_t size[RANKS], base[RANKS], keys[RANKS];
@@ -812,6 +819,8 @@ static rmaext_window *window_make(int number, const char *token)
 		size[k] = 8 * world.cells;
 		keys[k] = key_of(k);
 		rights[k] = RMAEXT_READ | RMAEXT_WRITE;
+		if (world.devices >> k % SEEDED & 1)
+			rights[k] |= RMAEXT_DEVICE;
 	}
 	OK(rmaext_window_create(
 		n->fabric,
@@ -861,8 +870,8 @@ static void node_close(int number)
 	free(n->cells);
 }
 
-static void world_open(uint64_t seed, size_t cells, void (*died)(int number),
-		       void (*tell)(void))
+static void world_open(uint64_t seed, size_t cells, bool devices,
+		       void (*died)(int number), void (*tell)(void))
 {
 	memset(&world, 0, sizeof(world));
 	world.flights = world.store;
@@ -877,6 +886,10 @@ static void world_open(uint64_t seed, size_t cells, void (*died)(int number),
 	world.active = -1;
 	world.died = died;
 	world.tell = tell;
+	if (devices) /* those of half of the seeds */
+		world.devices = pick(2ull << SEEDED);
+	if (world.devices >> SEEDED || !has("devices"))
+		world.devices = 0;
 	for (int i = 0; i < world.ranks; i++)
 		node_open(i);
 	for (int i = 0; i < world.ranks; i++)

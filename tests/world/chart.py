@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NamedTuple
 from xml.sax.saxutils import escape
 
-FAULTS = ["deaths", "sleep", "away", "breaks", "receives", "refusals", "parts"]
+FAULTS = ["deaths", "sleep", "away", "breaks", "receives", "refusals", "parts", "devices"]
 ORDERS = 100  # that each smaller program is tried in
 ROWS = 90  # of a chart, the last ones
 FAILED = re.compile(r"seed (\d+), order (\d+), (-?\d+) ns: (.*)")

@@ -228,8 +228,28 @@ static void put_notified(int number, struct request *q)
 	wait_for(number, q, ret, op, ~0u);
 }
 
-/* The same of many cells, as a request: by a write, or by a message. */
-static int long_put_notified(int number, struct request *q)
+/* The same of many cells: by a write, or by messages in any order. */
+static void long_put_notified(int number, struct request *q)
+{
+	const struct rmaext_call call = {
+		.kind = RMAEXT_PUT,
+		.rank = q->target,
+		.offset = 8 * (LONG_TOLD + (uint64_t)number * LONG),
+		.count = 8 * LONG,
+		.operand = q->buf,
+		.notify = 1 + number + RANKS,
+	};
+	struct rank *r = &ranks[number];
+	const int target = q->target;
+	rmaext_op *op = NULL;
+	int ret = rmaext_start(world.node[number].window, &call, &op);
+
+	wait_for(number, q, ret, op, ~0u);
+	r->told_done[target] = r->told_long[target];
+}
+
+/* The same as a request: by a write, or by short messages. */
+static int begin_put_notified(int number, struct request *q)
 {
 	const int64_t rank = q->target, first = LONG_TOLD + number * LONG;
 	const int64_t count = pick(2) ? LONG : LONG / 2;
@@ -248,8 +268,6 @@ static int long_put_notified(int number, struct request *q)
 	};
 	int64_t bad;
 
-	q->operand = ++ranks[number].told_long[q->target];
-	q->buf = cells_new(q->operand);
 	call.values = q->buf;
 	return rmaext_start_many(world.node[number].window, &call, &q->op,
 				 &bad);
@@ -319,20 +337,17 @@ static void add_many(int number, struct request *q)
 }
 
 /* Who is notified finds what was put before. */
-static void notifications_judge(void)
+static void told_judge(int number)
 {
-	for (int t = 0; t < world.ranks; t++) {
-		const struct node *n = &world.node[t];
+	const struct node *n = &world.node[number];
+	const uint64_t *told = n->cells + TOLD, *much = n->cells + LONG_TOLD;
+	const atomic_int_fast64_t *notify = n->block->notify;
 
-		for (int from = 0; !n->dead && from < world.ranks; from++)
-			is(n->cells[TOLD + from] >=
-					   (uint64_t)n->block->notify[from] &&
-				   n->cells[LONG_TOLD + from * LONG +
-					    (int)draw(LONG / 2)] >=
-					   (uint64_t)n->block
-						   ->notify[RANKS + from],
-			   "a notification came before its data");
-	}
+	for (int i = 0; i < world.ranks; i++)
+		is(told[i] >= (uint64_t)notify[i] &&
+			   much[i * LONG + (int)draw(LONG / 2)] >=
+				   (uint64_t)notify[RANKS + i],
+		   "a notification came before its data");
 }
 
 /* After a flush all that this rank has put is there, ended or not. */
@@ -382,7 +397,13 @@ static void begin(int number, struct request *q)
 	case NOTIFY_LONG: /* puts that overlap have no order */
 		if (r->told_long[q->target] != r->told_done[q->target])
 			return;
-		ret = long_put_notified(number, q);
+		q->operand = ++r->told_long[q->target];
+		q->buf = cells_new(q->operand);
+		if (pick(2)) {
+			long_put_notified(number, q);
+			return;
+		}
+		ret = begin_put_notified(number, q);
 		if (ret != RMAEXT_PENDING)
 			may_fail(ret, q, "a request does not begin");
 		if (!q->op)
@@ -606,7 +627,7 @@ static bool go_on(int number)
 	else if (r->calls < CALLS)
 		begin(number, q);
 	world.active = -1;
-	notifications_judge();
+	told_judge(number);
 	for (int i = 0; i < OPEN; i++)
 		open = open || r->requests[i].op;
 	return open || r->calls < CALLS;
@@ -649,7 +670,8 @@ static uint64_t run(uint64_t seed)
 
 	memset(ranks, 0, sizeof(ranks));
 	memset(&model, 0, sizeof(model));
-	world_open(seed, CELLS, died, tell);
+	world_open(seed, CELLS, true, died, tell);
+	world.looked = told_judge;
 	for (uint64_t turns = 0; busy; turns++) {
 		is(turns < 1000000, "it does not end");
 		busy = false;

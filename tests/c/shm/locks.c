@@ -814,7 +814,7 @@ static void locks_begin(void)
 static void locks_open(uint64_t seed)
 {
 	data = rmaext_block_bytes(RANKS) / 8;
-	world_open(seed, data + GUARDED, died, tell);
+	world_open(seed, data + GUARDED, false, died, tell);
 	rmaext_block_places(world.ranks, &places);
 	style = (int)pick(3);
 	for (int i = 0; i < world.ranks; i++) {
@@ -1063,7 +1063,7 @@ static void crowd(void)
 		alarm(0);
 	data = rmaext_block_bytes(RANKS) / 8;
 	knobs.without = "deaths";
-	world_open(3, data + GUARDED, died, tell);
+	world_open(3, data + GUARDED, false, died, tell);
 	rmaext_block_places(world.ranks, &places);
 	for (int i = 0; i < world.ranks; i++) {
 		rmaext_window_controls(world.node[i].window, 1);

@@ -308,7 +308,8 @@ static uint64_t run(uint64_t seed)
 	memset(comms, 0, sizeof(comms));
 	memset(all_came, 0, sizeof(all_came));
 	barrier_bytes = rmaext_network_barrier_bytes();
-	world_open(seed, COMMS * barrier_bytes / 8 + COMMS * RANKS, died, tell);
+	world_open(seed, COMMS * barrier_bytes / 8 + COMMS * RANKS, false, died,
+		   tell);
 	world.breaks = has("breaks") && pick(2);
 	meetings = knobs.calls && knobs.calls < CALLS ? knobs.calls : CALLS;
 	used = 1 + (int)pick(2);
@@ -767,8 +768,8 @@ static void orders(void)
 		if (plan->all && !all)
 			continue;
 		knobs.ranks = plan->ranks ? plan->ranks : 3;
-		world_open(3, COMMS * barrier_bytes / 8 + COMMS * RANKS, died,
-			   tell);
+		world_open(3, COMMS * barrier_bytes / 8 + COMMS * RANKS, false,
+			   died, tell);
 		CHECK(world.ranks == knobs.ranks);
 		world.tells = false;
 		world.stepping = true;
