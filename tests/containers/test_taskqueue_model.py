@@ -7,23 +7,10 @@ import random
 
 import numpy as np
 import pytest
-from support.schedule import DYING, Comm, Model, Schedule
+from support.schedule import DYING, Comm, Model, Pause, Schedule
 
 import rmaext
 from rmaext.containers import TaskQueue, _ending, _ring, _taskqueue
-
-
-class Pause:
-    """One step of the others', at least."""
-
-    def __init__(self, window, what):
-        self._window = window
-
-    def __exit__(self, *error):
-        pass
-
-    def wait(self, offset, value):
-        self._window.sync()
 
 
 @pytest.fixture(autouse=True)
