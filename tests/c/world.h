@@ -472,6 +472,26 @@ static void arrive_in_part(struct flight *it, size_t cut, bool behind)
 	it->len -= cut;
 }
 
+/* A reply: is it to a request of its receiver's, which has gone there? */
+static void answer_judge(const struct flight *it)
+{
+	const struct rmx_am *am = world.node[it->to].fabric->am;
+	const struct rmx_send_buffer *buffer;
+	struct rmx_reply_header reply;
+
+	if (it->len < sizeof(reply))
+		return;
+	memcpy(&reply, it->data, sizeof(reply));
+	if (reply.magic != RMX_REPLY)
+		return;
+	buffer = &am->send_buffers[(uint32_t)reply.id];
+	is((uint32_t)reply.id < am->sends_made &&
+		   buffer->generation >= reply.id >> 32 &&
+		   (buffer->generation > reply.id >> 32 || !buffer->peer ||
+		    buffer->peer->addr == (uint64_t)it->from),
+	   "an answer comes to one who has not asked");
+}
+
 static void arrive(size_t i)
 {
 	struct flight it = world.flights[i];
@@ -494,6 +514,7 @@ static void arrive(size_t i)
 		const size_t k = n->receive_first;
 
 		CHECK(it.len <= n->receives[k].len);
+		answer_judge(&it);
 		memcpy(n->receives[k].buf, it.data, it.len);
 		free(it.data);
 		n->receive_first = (k + 1) % RMX_RECEIVE_BUFFERS;
@@ -599,6 +620,54 @@ static void step_calm(void)
 	}
 }
 
+static bool is_within(const void *it, const void *first, size_t len)
+{
+	return (uintptr_t)it - (uintptr_t)first < len;
+}
+
+/* Of a rank that is in no call: what is counted is what there is. */
+static void counts_judge(const struct node *n)
+{
+	const struct rmx_am *am = n->fabric->am;
+	const size_t sends = am->sends_made * sizeof(*am->send_buffers);
+	const size_t receives =
+		RMX_RECEIVE_BUFFERS * sizeof(*am->receive_buffers);
+	unsigned int unsent = 0, away = 0, receiving = 0;
+
+	for (const rmaext_peer *p = n->fabric->peers; p; p = p->next) {
+		const struct rmx_send_buffer *buffer = p->line->send_buffers;
+		unsigned int requests = 0, bulks = 0;
+
+		for (; buffer; buffer = buffer->next) {
+			requests++;
+			bulks += buffer->bulk;
+		}
+		is(requests == p->line->requests && bulks == p->line->bulks,
+		   "credits are counted wrongly");
+	}
+	for (unsigned int i = 0; i < am->sends_made; i++)
+		unsent += am->send_buffers[i].state == RMX_ASKING &&
+			  !am->send_buffers[i].sent;
+	for (size_t i = 0; i < world.flight_count; i++)
+		away += world.flights[i].kind == MESSAGE &&
+			is_within(world.flights[i].call, am->send_buffers,
+				  sends);
+	receiving = (unsigned int)n->receive_count;
+	for (size_t i = 0; i < n->done_count; i++) {
+		const struct rmx_call *call = n->done[i].it.context;
+		const struct rmx_receive_buffer *message = (const void *)call;
+
+		away += is_within(call, am->send_buffers, sends);
+		receiving += is_within(call, am->receive_buffers, receives) &&
+			     message->state == RMX_RECEIVING;
+	}
+	for (const struct rmx_receive_buffer *it = am->queue; it; it = it->next)
+		receiving += it->state == RMX_RECEIVING;
+	is(unsent <= away, "a message counts as sent, and was not");
+	is(unsent >= away, "a buffer is free, and its message is not sent");
+	is(receiving == am->receiving, "a receive counts, and is not posted");
+}
+
 /* Something arrives, a rank looks, sleeps or dies: the seed says what. */
 static void step(void)
 {
@@ -643,6 +712,8 @@ static void step(void)
 		if (draw(2) && n->asleep <= world.now)
 			rmx_look(n->fabric);
 	}
+	if (!n->dead && number != world.active)
+		counts_judge(n);
 	if (world.looked && !n->dead)
 		world.looked(number);
 	if (world.looked && world.active >= 0)

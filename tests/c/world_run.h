@@ -173,7 +173,7 @@ static int flush(int number, int target)
 	return ret;
 }
 
-/* Whatever was counted is back at its start. */
+/* Whatever was counted is back at its start (see counts_judge(), too). */
 static void leftovers_judge(const struct node *n)
 {
 	const rmaext_fabric *f = n->fabric;
@@ -182,9 +182,10 @@ static void leftovers_judge(const struct node *n)
 	is((atomic_load(&f->transfers->free_contexts) >> 16 & 0xffff) ==
 		   RMX_CONTEXTS,
 	   "a context was not given back");
-	is(am->receiving == n->receive_count + am->queued,
-	   "receives are counted wrongly");
 	is(am->incoming == am->receiving, "a receive's buffer was lost");
+	for (int i = 0; i < world.ranks; i++)
+		is(!rmx_counted(atomic_load(&n->window->targets[i].pending)),
+		   "what has ended counts as under way");
 	for (const rmaext_peer *p = f->peers; p; p = p->next) {
 		is(!p->line->requests && !p->line->bulks,
 		   "a credit was not given back");

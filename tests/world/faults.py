@@ -275,7 +275,7 @@ FAULTS = [
         "a request of many has ended with its first part",
         "xfer/completion.c",
         "	if (atomic_fetch_sub(&siblings->left, 1) == 1)",
-        "	if (atomic_fetch_sub(&siblings->left, 1) > 0)",
+        "	if (atomic_fetch_sub(&siblings->left, 1) > 0 && ended)",
     ),
     Fault(
         "a request has ended with its last chunk but one",

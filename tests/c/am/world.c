@@ -5,6 +5,7 @@
  * that die, or come of them. world_run.h says how seeds are tried.
  */
 #include "world_run.h"
+#include "xfer/siblings.h"
 
 enum {
 	SUMS = 6,	     /* cells that all ranks add to */
@@ -101,6 +102,7 @@ static struct {
 	/* what those may have added who have died meanwhile */
 	uint64_t perhaps[RANKS][SUMS], perhaps_long[RANKS];
 	uint64_t counted[RANKS][SUMS], perhaps_counted[RANKS][SUMS];
+	bool perhaps_swapped[RANKS][SWAPS];
 } model;
 
 static void tell(void)
@@ -146,6 +148,8 @@ static void died(int number)
 
 		if (q->op && !q->over && q->what == ADD)
 			model.perhaps[q->target][q->cell]++;
+		if (q->op && !q->over && q->what == SWAP)
+			model.perhaps_swapped[q->target][q->cell - SUMS] = true;
 		if (q->op && !q->over &&
 		    (q->what == ADD_LONG || q->what == FETCH_LONG))
 			model.perhaps_long[q->target]++;
@@ -196,6 +200,42 @@ static void request_release(int number, struct request *q)
 	request_free(q);
 }
 
+/* Is it a copy, or of a request of that rank's? */
+static bool is_owned(int number, const struct rmx_op *op)
+{
+	const rmaext_op *owned;
+
+	op = op && op->write ? op->write : op;
+	if (!op || op->buffered)
+		return true;
+	if (rmx_is_nobodys(op)) /* a request goes on by itself */
+		return rmx_op_is_request(op);
+	owned = op->siblings ? &op->siblings->owned : &op->owned;
+	for (int k = 0; k < OPEN; k++)
+		if (ranks[number].requests[k].op == owned)
+			return true;
+	return false;
+}
+
+/* Of a call that has failed, or was ended, nothing goes on. */
+static void given_up_judge(int number)
+{
+	const rmaext_peer *p = world.node[number].fabric->peers;
+	bool owned = true;
+
+	for (; p; p = p->next) {
+		const struct rmx_send_buffer *buffer = p->line->send_buffers;
+		const struct rmx_op *op = p->line->queue;
+
+		for (; op; op = op->next)
+			owned = owned && is_owned(number, op);
+		for (; buffer; buffer = buffer->next)
+			owned = owned && ((buffer->loaned && !buffer->sent) ||
+					  is_owned(number, buffer->op));
+	}
+	is(owned, "a call is over, and some of it goes on");
+}
+
 /* Waits for what is no request, so long, and lets go of it. */
 static int wait_for(int number, struct request *q, int ret, rmaext_op *op,
 		    unsigned int slices)
@@ -204,8 +244,12 @@ static int wait_for(int number, struct request *q, int ret, rmaext_op *op,
 		ret = rmaext_op_wait(op, slices < 3 ? 1000 : TENTH);
 	if (ret != RMAEXT_PENDING)
 		may_fail(ret, q, "a call fails");
+	else /* its owner lets go of it */
+		q->what = QUIT;
 	q->op = op; /* C may use its buffers yet */
 	request_release(number, q);
+	if (ret)
+		given_up_judge(number);
 	return ret;
 }
 
@@ -228,7 +272,10 @@ static void put_notified(int number, struct request *q)
 	wait_for(number, q, ret, op, ~0u);
 }
 
-/* The same of many cells: by a write, or by messages in any order. */
+/*
+ * The same of many cells: by a write, or by messages in any order. If its owner
+ * does not wait for it there is no other after it.
+ */
 static void long_put_notified(int number, struct request *q)
 {
 	const struct rmaext_call call = {
@@ -244,8 +291,10 @@ static void long_put_notified(int number, struct request *q)
 	rmaext_op *op = NULL;
 	int ret = rmaext_start(world.node[number].window, &call, &op);
 
-	wait_for(number, q, ret, op, ~0u);
-	r->told_done[target] = r->told_long[target];
+	ret = wait_for(number, q, ret, op,
+		       pick(4) ? ~0u : (unsigned int)pick(4));
+	if (ret != RMAEXT_PENDING)
+		r->told_done[target] = r->told_long[target];
 }
 
 /* The same as a request: by a write, or by short messages. */
@@ -324,6 +373,18 @@ static int many(int number, struct request *q)
 				 &bad);
 }
 
+/* A request for many places has ended: each has got what was added. */
+static void many_judge(const struct request *q)
+{
+	for (int64_t i = 0; i < q->many.count; i++) {
+		const int64_t rank = q->many.rank[i], at = q->many.place[i];
+
+		is(world.node[rank].cells[at] >
+			   model.counted[rank][at - COUNTS],
+		   "a request has ended, and some of it has not");
+	}
+}
+
 static void add_many(int number, struct request *q)
 {
 	int ret = many(number, q);
@@ -334,6 +395,8 @@ static void add_many(int number, struct request *q)
 	count_many(q, !ret);
 	if (q->op)
 		request_release(number, q);
+	if (ret)
+		given_up_judge(number);
 }
 
 /* Who is notified finds what was put before. */
@@ -430,6 +493,8 @@ static void begin(int number, struct request *q)
 	case SWAP:
 		q->cell = SUMS + (int)pick(SWAPS);
 		q->compare = model.swapped[q->target][q->cell - SUMS];
+		if (q->compare && !pick(4))
+			q->compare--; /* which is not there any more */
 		q->operand = q->compare + 1;
 		call.op = RMAEXT_CSWAP;
 		call.compare = &q->compare;
@@ -591,6 +656,8 @@ static void request_look(int number, struct request *q)
 		request_release(number, q);
 		return;
 	}
+	if (q->ended && q->what == BEGIN_MANY && !is_hopeless(q))
+		many_judge(q);
 	if (q->ended || is_hopeless(q))
 		ret = rmaext_op_wait(q->op, 0);
 	if (ret == RMAEXT_PENDING)
@@ -651,6 +718,11 @@ static void sums_judge(int t)
 		is(cells[k] >= model.added[t][k] &&
 			   cells[k] <= model.added[t][k] + model.perhaps[t][k],
 		   "a sum is not what was added");
+	for (int k = 0; k < SWAPS; k++)
+		is(cells[SUMS + k] == model.swapped[t][k] ||
+			   (model.perhaps_swapped[t][k] &&
+			    cells[SUMS + k] == model.swapped[t][k] + 1),
+		   "an exchange has come to another value's place");
 	for (int k = 0; k < SUMS; k++)
 		is(cells[COUNTS + k] >= model.counted[t][k] &&
 			   cells[COUNTS + k] <=
@@ -695,8 +767,10 @@ static uint64_t run(uint64_t seed)
 			is(world.node[i].dead ||
 				   ((uint64_t)n->block->notify[i] ==
 					    ranks[i].told[t] &&
-				    (uint64_t)n->block->notify[RANKS + i] ==
-					    ranks[i].told_long[t]),
+				    (uint64_t)n->block->notify[RANKS + i] <=
+					    ranks[i].told_long[t] &&
+				    (uint64_t)n->block->notify[RANKS + i] >=
+					    ranks[i].told_done[t]),
 			   "notifications were lost, or came twice");
 		leftovers_judge(n);
 	}
