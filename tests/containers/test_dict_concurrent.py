@@ -72,10 +72,10 @@ def histories(world, kind, rounds, seed, slowly):
 
 
 @pytest.mark.mpi(min_size=2)
-@pytest.mark.parametrize("slowly", [False, True], ids=["fast", "slowly"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_histories_are_linearizable(world, kind, slowly):
-    histories(world, kind, 100 if world.size < 4 else 60, 1, slowly)
+def test_histories_are_linearizable(world, kind):
+    """Rare orders are tried by test_dict_model.py; here it is memory, the network and the GIL."""
+    histories(world, kind, 60, 1, slowly=False)
 
 
 @pytest.mark.mpi(min_size=2)
@@ -109,9 +109,8 @@ def sums(world, turns, many, slowly, pops=True):
 
 @pytest.mark.mpi(min_size=2)
 @pytest.mark.parametrize("pops", [False, True], ids=["kept", "removed"])
-@pytest.mark.parametrize("slowly", [False, True], ids=["fast", "slowly"])
-def test_no_sum_is_lost(world, slowly, pops):
-    sums(world, 40, 50, slowly, pops)
+def test_no_sum_is_lost(world, pops):
+    sums(world, 20, 50, False, pops)
 
 
 @pytest.mark.mpi(min_size=2)

@@ -102,7 +102,12 @@ def left_of(comm: Any) -> int:
 
 
 def rounds(few: int, many: int) -> Any:
-    """Parametrise a test by its number of rounds; with many it is a stress test."""
+    """Parametrise a test by its number of rounds; with many it is a stress test.
+
+    Over the network a quarter of the few: its orders are tried by the worlds of tests/c.
+    """
+    if launch.test_route() in ("fabric", "mixed"):
+        few = -(-few // 4)
     marks = [pytest.mark.stress, pytest.mark.timeout(300)]
     return pytest.mark.parametrize("rounds", [few, pytest.param(many, marks=marks)])
 

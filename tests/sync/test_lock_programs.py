@@ -171,7 +171,8 @@ def all_end(world, make, programs, threads, first):
     return timed
 
 
-SHARE = {"": 150, "direct": 150, "mixed": 60, "fabric": 40}
+# Rare orders are tried by tests/c/shm/locks.c; the futexes and Python's part are watched here.
+SHARE = {"": 40, "direct": 40, "mixed": 15, "fabric": 10}
 HOW = [(Native, 1), (Native, 2), (DropIn, 1)]
 
 
@@ -221,4 +222,4 @@ def test_a_reader_passes_a_queue_that_others_pass_all_the_time(world, make):
 @pytest.mark.mpi(min_size=2, max_size=4)
 @pytest.mark.parametrize(("make", "threads"), HOW)
 def test_ten_thousand_end(world, make, threads):
-    all_end(world, make, 25 * SHARE[launch.test_route()], threads, 1000)
+    all_end(world, make, 90 * SHARE[launch.test_route()], threads, 1000)
