@@ -433,12 +433,6 @@ THREE = [
 ]
 
 
-@pytest.mark.timeout(180)
-@pytest.mark.parametrize("words", [("ab", "B", "bA"), ("ab", "ba", "B")])
-def test_only_holders_wait_in_circles(words):
-    assert bool(circles(words)) == may_circle(words)
-
-
 # All of them take hours: a tenth, another one each day.
 @pytest.mark.stress
 @pytest.mark.timeout(900)
