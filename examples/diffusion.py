@@ -12,7 +12,7 @@ from mpi4py import MPI
 
 from rmaext.containers import Published
 
-ROWS, COLUMNS, DECAY, TOLERANCE = 8, 32, 0.05, 1e-11  # rows of a rank
+ROWS, COLUMNS, DECAY, TOLERANCE = 8, 32, 0.3, 1e-11  # rows of a rank
 
 
 def sources(size):

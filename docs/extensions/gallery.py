@@ -5,7 +5,8 @@
 
 For examples/NAME.py there is docs/gallery/draw_NAME.py, which runs it on each rank, checks
 the answer, prints what the page shows, and has rank 0 save the picture that it is given
-the path of. A job that fails is an error of the page, and so of the build.
+the path of. That rank alone imports matplotlib, which takes half a second of a core. A job
+that fails is an error of the page, and so of the build.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ from itertools import count
 
 import diffusion
 import numpy as np
-from matplotlib import pyplot
 from mpi4py import MPI
 
 SLOW, PAUSE = 1, 1e-3  # a rank, and the seconds that each of its sweeps takes longer
@@ -52,6 +51,8 @@ for name, solver in solvers.items():
         sys.exit(f"diffusion: WRONG with {name}")
     runs[name] = comm.gather((sweeps, seen))
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     figure, (left, right) = pyplot.subplots(
         1, 2, figsize=(9, 4), layout="constrained", width_ratios=[2, 3]
     )

@@ -4,7 +4,6 @@
 import sys
 
 import heat
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -12,6 +11,8 @@ result = heat.solve(comm)
 if not heat.check(comm, result):
     sys.exit("heat: WRONG")
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     rows, cols = result.field.shape
     figure, axes = pyplot.subplots(figsize=(8, 5), layout="constrained")
     image = axes.imshow(result.field, cmap="inferno")

@@ -5,12 +5,13 @@ import sys
 
 import linked_list
 import numpy as np
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 values = np.array(linked_list.run(comm))
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     if sorted(values) != list(range(comm.size * linked_list.NODES)):
         sys.exit("linked list: WRONG")
     owner = values // linked_list.NODES

@@ -5,7 +5,6 @@ import sys
 
 import matmul
 import numpy as np
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -15,6 +14,8 @@ if not np.array_equal(block, (a @ b)[where]):
     sys.exit("matmul: WRONG")
 parts, tasks = comm.gather((block, where)), comm.gather(mine)
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     whole = np.empty((matmul.N, matmul.N))
     for block, where in parts:
         whole[where] = block

@@ -6,7 +6,6 @@ import sys
 
 import multistart
 import numpy as np
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -21,6 +20,8 @@ if len(points) != len(set(points)):
     sys.exit("multistart: WRONG, a point was evaluated twice")
 alone = sum(cache.cache_info().currsize for cache in caches)
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     figure, (left, right) = pyplot.subplots(
         1, 2, figsize=(9, 4.5), layout="constrained", width_ratios=[3, 2]
     )

@@ -5,7 +5,6 @@ import sys
 
 import node_table
 import numpy as np
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -13,6 +12,8 @@ values = node_table.sample(comm)
 if not np.array_equal(values, node_table.serial(comm)):
     sys.exit("node_table: WRONG")
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     figure, axis = pyplot.subplots(figsize=(9, 4), layout="constrained")
     x = np.linspace(0, 1, 501)
     parts = np.split(values, comm.size)

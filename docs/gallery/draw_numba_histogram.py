@@ -5,12 +5,13 @@ import sys
 
 import numba_histogram
 import numpy as np
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 parts = comm.gather(numba_histogram.run(comm))
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     bins = np.concatenate(parts)
     if not np.array_equal(bins, numba_histogram.expected(comm.size)):
         sys.exit("histogram: WRONG")

@@ -5,12 +5,13 @@ import sys
 
 import numpy as np
 import particles
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
 before, after = comm.gather(particles.born(comm.rank, comm.size)), comm.gather(particles.walk(comm))
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     if not np.array_equal(np.sort(np.concatenate(after)), np.sort(particles.serial(comm))):
         sys.exit("particles: WRONG")
     figure, axes = pyplot.subplots(1, 2, figsize=(9, 4), layout="constrained", sharey=True)

@@ -6,7 +6,6 @@ import sys
 
 import numpy as np
 import quadrature
-from matplotlib import collections, patches, pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -16,6 +15,8 @@ total = sum(amount for _, amount in cells)
 if cells != sorted(quadrature.serial()) or not math.isclose(total, quadrature.LIGHT):
     sys.exit("quadrature: WRONG")
 if comm.rank == 0:
+    from matplotlib import collections, patches, pyplot
+
     figure, (left, right) = pyplot.subplots(
         1, 2, figsize=(9, 4.7), layout="constrained", sharex=True, sharey=True
     )

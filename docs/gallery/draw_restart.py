@@ -6,7 +6,6 @@ import tempfile
 
 import numpy as np
 import restart
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -17,6 +16,8 @@ if not np.array_equal(cells, restart.serial()[where]):
 with restart.Array(comm.Split(comm.rank < comm.size - 1), (2, *restart.SHAPE), **restart.HOW) as it:
     parts = comm.gather((cells, where, it.where[1:]))
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     whole = np.empty(restart.SHAPE)
     for cells, where, _ in parts:
         whole[where] = cells

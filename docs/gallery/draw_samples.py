@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import samples
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -15,6 +14,8 @@ if not np.allclose(mixed, samples.serial(comm), rtol=1e-9):
     sys.exit("samples: WRONG")
 parts = comm.gather(samples.measured(comm.rank, comm.size))
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     x, y = np.concatenate(parts).T
     figure, (left, right) = pyplot.subplots(1, 2, figsize=(9, 4), layout="constrained")
     for rank, part in enumerate(parts):

@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import stencil3d
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -14,6 +13,8 @@ if not np.array_equal(cells, stencil3d.serial()[where]):
     sys.exit("stencil3d: WRONG")
 parts = comm.gather((cells, where))
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     whole = np.empty(stencil3d.SHAPE)
     for cells, where in parts:
         whole[where] = cells

@@ -5,7 +5,6 @@ import sys
 
 import numpy as np
 import taskfarm
-from matplotlib import pyplot
 from mpi4py import MPI
 
 comm = MPI.COMM_WORLD
@@ -14,6 +13,8 @@ if not taskfarm.check(comm, result):
     sys.exit("task farm: WRONG")
 drawn = comm.gather(result.tasks)
 if comm.rank == 0:
+    from matplotlib import pyplot
+
     owner = np.empty(len(result.image))
     for rank, tasks in enumerate(drawn):
         owner[tasks] = rank
