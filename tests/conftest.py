@@ -148,9 +148,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    # Thousands of tests are objects, too: 0.5 s for each gc.collect() of a test.
+    forget()
+
+
+def forget() -> None:
+    """Spare tests that collect garbage what pytest has: its objects, one for each test and more."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
+    done = yield  # fixtures of a module have gone, too
+    if UNDER_MPIEXEC and nextitem and nextitem.path != item.path:
+        forget()
+    return done
 
 
 def wanted(item: pytest.Item) -> bool:
