@@ -255,9 +255,11 @@ check-seeds: $(WORLDS:%=build/asan/%)
 	for world in $(WORLDS); do MINUTES=0.34 nice -n 19 $(LIMIT) 120 build/asan/$$world \
 		$(VENV)/lib/$(MPI)/libfabric.so.1 seeds || exit; done
 
+# The tests of the tests' libcuda are among the serial ones.
+SIZES = 1:fabric,2:direct,2:fabric,3:mixed,4
 check-sizes:
-	$(MAKE) test MPI=mpich ARGS="--sizes 1:fabric,2:direct,2:fabric,3:mixed,4"
-	$(MAKE) test-device MPI=mpich
+	$(MAKE) test MPI=mpich ARGS="--sizes $(SIZES)"
+	$(MAKE) test-device MPI=mpich ARGS="--sizes $(SIZES)"
 
 # -- C ---------------------------------------------------------------------------
 
