@@ -237,7 +237,7 @@ def test_a_rank_with_markup_in_its_names():
     assert asyncio.run(use()) == 0
 
 
-def test_one_look_at_a_time():
+def test_one_look_at_a_time(record):
     """A sampler is for one thread: a look that takes longer than the interval delays the next."""
     from rmaext.inside.top import Top
 
@@ -253,7 +253,7 @@ def test_one_look_at_a_time():
             finally:
                 self.inside, self.looks = self.inside - 1, self.looks + 1
 
-    sampler = Slow()
+    sampler = Slow([record.pid])  # other jobs may be large
 
     async def use():
         app = Top(sampler, 0.02)
@@ -448,7 +448,7 @@ class Terminal:
 @pytest.mark.timeout(300)  # a job of many ranks may start beside it
 def test_it_follows_a_job(tmp_path):
     """One that starts, works, waits, is stopped, goes on and ends."""
-    with Terminal("--interval", "0.2") as terminal:
+    with Terminal("--interval", "1") as terminal:
         eventually(terminal.lines, lambda lines: any("quit" in line for line in lines))
         with Watched(tmp_path) as job:
             eventually(terminal.lines, lambda lines: "watched.py" in lines[0])
