@@ -400,9 +400,9 @@ def test_get_is_complete_before_unlock(world, count):
             got = win.get(right)
             win.get(right, out=out)
             request = win.rget(right)
-        world.sendrecv(None, right, source=left)  # mine has been read, too
+        world.Sendrecv(b"", right, recvbuf=bytearray(), source=left)  # mine has been read, too
         win.local[:] = -1
-        world.sendrecv(None, left, source=right)  # and is overwritten by now
+        world.Sendrecv(b"", left, recvbuf=bytearray(), source=right)  # and is overwritten by now
         want = np.full(count, right + 1)
         assert same(got, want)
         assert same(out, want)
@@ -420,7 +420,7 @@ def test_unlock_completes_what_was_put(world):
                 win.put(np.full(1000, i), home, rank * 1000)
                 if i % 2:
                     win.flush_local(home)
-            world.sendrecv(None, (rank + 2) % size, source=(rank - 2) % size)
+            world.Sendrecv(b"", (rank + 2) % size, recvbuf=bytearray(), source=(rank - 2) % size)
             writer = (rank - 2) % size
             assert (win.get((writer + 1) % size, writer * 1000, 1000) >= i).all()
         win.fence()

@@ -78,7 +78,7 @@ class Partners:
         """Yield the rounds; the partners start each block of them together."""
         for i in range(self.rounds if self.plays else 0):
             if i % 16 == 0:
-                self.world.sendrecv(None, self.other, source=self.other)
+                self.world.Sendrecv(b"", self.other, recvbuf=bytearray(), source=self.other)
             yield i
 
     def outcomes(self, seen):
@@ -134,7 +134,7 @@ def test_message_passing(world, write, read, where, rounds):
     with guarded(world, world.size * 2 * rounds, "i8") as win:
         for i in range(rounds if pair.plays else 0):
             if i % 16 == 0:
-                world.sendrecv(None, pair.other, source=pair.other)
+                world.Sendrecv(b"", pair.other, recvbuf=bytearray(), source=pair.other)
             WRITE[write](win, 1, *pair.place(world.rank, i))
             WRITE["fetch_op"](win, 1, *pair.place(world.rank, rounds + i))
             y = READ["fetch_op"](win, *pair.place(pair.other, rounds + i))
@@ -276,7 +276,7 @@ def test_told_by_mpi_after_flush(world, length, rounds):
     def tell(win, right, start, i, flag):
         win.flush(right)
         request = world.isend(i, right)
-        assert world.recv(source=left) == i
+        assert world.irecv(source=left).wait() == i
         request.wait()
 
     ring(world, length, rounds, tell, lambda *_: None)
@@ -333,9 +333,9 @@ def test_local_stores_are_seen_after_sync(world, length, rounds):
         for i in range(1, rounds):
             win.local[:] = i
             win.sync()
-            world.sendrecv(i, left, source=right)
+            world.Sendrecv(b"", left, recvbuf=bytearray(), source=right)
             assert (win.get(right) == i).all()
-            world.sendrecv(i, right, source=left)  # all is read
+            world.Sendrecv(b"", right, recvbuf=bytearray(), source=left)  # all is read
         win.fence()
 
 
@@ -364,7 +364,7 @@ def test_third_party_sees_what_was_flushed(world, home, told, length, rounds):
                 win.accumulate(i, neighbour(world), flag, op="replace")
                 win.wait_until(flag, ">=", i)
             else:
-                world.sendrecv(i, neighbour(world), source=writer)
+                world.Sendrecv(b"", neighbour(world), recvbuf=bytearray(), source=writer)
             got = win.get(here, writer * length, length)
             stale[int((got < i).sum())] += 1
         assert not stale.keys() - {0}, stale
