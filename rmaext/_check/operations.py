@@ -192,10 +192,8 @@ def _count(window: Any, name: str, given: dict[str, Any]) -> int:
     if "count" in given:
         if name == "load" and given["count"] is None:
             return 1
-        count: int = window._count(
-            name, given["rank"], given["offset"], given["count"], given["out"]
-        )
-        return count
+        out = window._result(given["out"])
+        return int(window._count(name, given["rank"], given["offset"], given["count"], out))
     value = plain(given.get("origin", given.get("value")))
     return int(arrays.origin(value, window._dtype).size)
 

@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 from .._native._lib import ffi, lib
 from .._runtime import config
 from .._runtime.failures import from_c
+from .devices import Landing
 
-__all__ = ["DeviceArray", "device_array", "fetch", "fill"]
+__all__ = ["DeviceArray", "device_array", "fetch", "fill", "landing"]
 
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # codes of DLPack's types
 # one of our own: what ctypes.pythonapi has is everybody's, with one signature
@@ -180,6 +181,22 @@ def fetch(it: Any) -> NDArray[Any]:
         _call(lib.rmaext_stream_copy(stream, 0, ffi.from_buffer(made), there, made.nbytes), it)
         made.flags.writeable = facts.writeable  # see check_result
         return made
+
+
+def landing(it: Any, keep: bool) -> Landing:
+    """Return where a result for the array comes to; `keep`: with what the array has. Local."""
+    if keep:
+        return Landing.of(it, fetch(it))
+    if hasattr(type(it), "__dlpack_device__"):
+        capsule = it.__dlpack__(stream=-1)  # nobody waits: only the copy comes behind others
+        facts = _of_capsule(it, capsule)
+    else:
+        capsule, facts = None, _of_interface(it)
+    _find(it, facts)
+    del capsule
+    host = np.empty(facts.shape, facts.dtype)
+    host.flags.writeable = facts.writeable  # see check_result
+    return Landing.of(it, host)
 
 
 def fill(it: Any, values: NDArray[Any]) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import errno
 import math
+import threading
 from typing import Any
 
 import numpy as np
 
 from ..errors import Unsupported
 
-__all__ = ["check_reachable", "device_of", "is_mapped", "of_cuda", "out_of_reach"]
+__all__ = [
+    *("Landing", "check_reachable", "device_of", "is_mapped", "landed", "of_cuda", "out_of_reach"),
+]
 
 _CUDA = "__cuda_array_interface__"
 # of __dlpack_device__; None: the host can access it
@@ -89,3 +92,46 @@ def of_cuda(it: Any) -> Any:
     from . import cuda  # late: most programs have none
 
     return cuda
+
+
+class Landing(np.ndarray):
+    """Where a result comes to that is for an array on a device.
+
+    Attributes
+    ----------
+    given : object
+        The array on the device; None: this is a part of another one.
+    lock : threading.RLock
+        Of those who copy it there, one at a time.
+    there : bool
+        Whether it was copied.
+    """
+
+    given: Any = None
+    lock: Any
+    there = False
+
+    @classmethod
+    def of(cls, given: Any, host: Any) -> Landing:
+        """Return an array of the host as one for an array on a device."""
+        made: Landing = host.view(cls)
+        made.given = given
+        made.lock = threading.RLock()  # a forked child has no use for it
+        return made
+
+
+def landed(result: Any) -> Any:
+    """Return a result, or the array on a device that it is for, to which it was copied. Blocking.
+
+    Several threads may call this for one result: none copies it when it is already there, where
+    the program may have written to the array since.
+    """
+    if type(result) is not Landing:
+        return result
+    with result.lock:
+        if not result.there:
+            from . import cuda
+
+            cuda.fill(result.given, result)
+            result.there = True
+    return result.given

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
+from .._memory.devices import of_cuda
 from .._native import cmethods
 from .._native._lib import lib
 from .._record import tracing
@@ -223,12 +224,20 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
             raise BoundsError(errno.ERANGE, text, call=call, rank=number)
         return number, first, count
 
+    def _result(self, out: Any) -> Any:
+        """Check the array for a result. One on a device is left for what `landed` copies to it."""
+        if out is None:
+            return None
+        cuda = of_cuda(out)
+        if cuda is not None:
+            out = cuda.landing(out, self._null is not None)
+        arrays.check_result(out, self._dtype)
+        return out
+
     def _count(
         self, call: str, rank: Any, offset: Any, count: int | None, out: Array | None
     ) -> int:
-        """Check what a get is to return; return the number of elements."""
-        if out is not None:
-            arrays.check_result(out, self._dtype)
+        """Check what a get is to return; return the number of elements. `_result` has `out`."""
         if count is None:
             return self._rest(call, rank, offset) if out is None else out.size
         (count,) = integers(count=count)

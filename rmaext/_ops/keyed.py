@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from .._memory import arrays
 from .._memory.values import elements
 from .._native._lib import lib
 from .._runtime.failures import from_c
@@ -49,10 +48,9 @@ class KeyedRequests(IndexOperations[ScalarT]):
         """As `win[rank, key]`, begun."""
         number, part = self._part_of(call, rank, key)
         shape = (0,) if part is None else part.result
-        if out is not None:
-            arrays.check_result(out, self._dtype)
-            if part is not None and out.shape != shape:
-                raise ValueError(f"{call}: out has shape {out.shape}, the key {shape}")
+        out = self._result(out)
+        if out is not None and part is not None and out.shape != shape:
+            raise ValueError(f"{call}: out has shape {out.shape}, the key {shape}")
         if part is not None and 0 not in shape and self._is_far(number):
             scalar = part.scalar and out is None
             out = np.empty(shape, self._dtype) if out is None else out

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
+from .._memory.devices import landed
 from .._native._lib import ffi, lib
 from .._native.cmethods import Owner
 from .._runtime.failures import from_c
@@ -22,7 +23,6 @@ from ..typing import ScalarT
 from .arguments import behind, told
 from .atomic_ops import operation
 from .core import Array, Shape, WindowCore
-from .landing import lands
 from .request import Request
 
 __all__ = ["CSWAP", "GET", "PUT", "Call", "ManyOperations", "Places", "indices", "spread"]
@@ -145,15 +145,13 @@ class ManyOperations(WindowCore[ScalarT]):
         values = arrays.origin(values, self._dtype)
         self._many_or_none(PUT, 0, ranks, offsets, values, None)
 
-    @lands
     @behind
-    def _get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Array:
+    def _get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Any:
         self._check_open("get_many")
+        out = self._result(out)
         if out is not None:
-            arrays.check_result(out, self._dtype)
             ranks, offsets = _apart(ranks, out), _apart(offsets, out)
-        result: Array = self._many_or_none(GET, 0, ranks, offsets, None, out)
-        return result
+        return landed(self._many_or_none(GET, 0, ranks, offsets, None, out))
 
     @behind
     def _accumulate_many(self, ranks: Any, offsets: Any, values: Any, op: Any = "sum") -> None:

@@ -13,7 +13,6 @@ from ..typing import Operation, ScalarT
 from .arguments import begins
 from .atomic_ops import operation
 from .core import Array
-from .landing import lands
 from .many import CSWAP, GET, PUT, Call
 from .ranges import RangeOperations
 from .request import Request, done_at_once
@@ -38,7 +37,6 @@ class ManyRequests(RangeOperations[ScalarT]):
         values = arrays.origin(values, self._dtype)
         return self._begin_many(PUT._replace(name="rput_many"), 0, ranks, offsets, values)
 
-    @lands
     @begins()
     def rget_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Request:
         """Begin a get_many.
@@ -49,8 +47,7 @@ class ManyRequests(RangeOperations[ScalarT]):
         array([[0., 0.]])
         """
         self._check_open("rget_many")
-        if out is not None:
-            arrays.check_result(out, self._dtype)
+        out = self._result(out)
         return self._begin_many(GET._replace(name="rget_many"), 0, ranks, offsets, None, out)
 
     @begins()

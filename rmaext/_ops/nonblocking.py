@@ -14,7 +14,6 @@ from .arguments import begins, behind, integers
 from .atomic_ops import operation
 from .core import Array
 from .keyed import KeyedRequests, check_alone
-from .landing import lands
 from .request import Request, done_at_once
 from .updates import UpdateOperations
 
@@ -52,7 +51,6 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
             return done_at_once(None)
         return self._begin("rput", place, (array, None), arrays.move_call(lib.RMAEXT_PUT, array))
 
-    @lands
     @behind
     def _rget(
         self,
@@ -69,6 +67,7 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         if self._divided or self._by_memory(rank):
             return done_at_once(self.get(rank, offset, count, out))
         self._check_open("rget")
+        out = self._result(out)
         count = self._count("rget", rank, offset, count, out)
         place = self._place("rget", rank, offset, count)
         if out is None:

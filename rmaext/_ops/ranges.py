@@ -14,7 +14,6 @@ from .._memory import arrays
 from ..typing import ScalarT
 from .arguments import begins, told
 from .core import Array
-from .landing import lands
 from .many import GET, PUT, Call, ManyOperations, Places, indices, spread
 from .request import Request, done_at_once
 
@@ -26,7 +25,6 @@ _LARGE = 1 << 24  # elements, from which on an array for results is made after t
 class RangeOperations(ManyOperations[ScalarT]):
     """The operations of `Window` on many ranges."""
 
-    @lands
     @told
     def get_ranges(
         self, ranks: Any, offsets: Any, counts: Any, out: Array | None = None
@@ -103,7 +101,6 @@ class RangeOperations(ManyOperations[ScalarT]):
         """
         self._begin_ranges("put_ranges", PUT, ranks, offsets, counts, values).wait()
 
-    @lands
     @begins("Corresponds to MPI_Rget of each range.")
     def rget_ranges(
         self, ranks: Any, offsets: Any, counts: Any, out: Array | None = None
@@ -167,7 +164,7 @@ class RangeOperations(ManyOperations[ScalarT]):
             make = np.empty if self._null is None else np.zeros
             return None, make(places.elements, self._dtype)
         else:
-            arrays.check_result(given, self._dtype)
+            given = self._result(given)
             have, values = given.size, None
         if have != places.elements:
             what = "values" if values is not None else "out"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._memory.devices import Landing, landed
 from .._native import cmethods
 from .._native._lib import ffi, lib
 from .._native.cmethods import Owner
@@ -19,7 +20,7 @@ from .._runtime.config import deadline
 from .._runtime.copies import Unique
 from .._runtime.failures import advised, again, from_c
 from .._runtime.reports import Patience, numbers
-from ..errors import ClosedError, PeerLostError, RmaTimeout, SyncError
+from ..errors import ClosedError, PeerLostError, RmaError, RmaTimeout, SyncError
 
 if TYPE_CHECKING:
     from typing import Self  # Python 3.11
@@ -110,7 +111,12 @@ class Request(Unique, cmethods.Request):
         """Whether it has ended, by an error or `cancel` too. Makes no progress."""
         state = self._state
         if state == _GOES_ON:
-            return not self._goes_on() or self._is_inherited()
+            if self._goes_on():
+                return self._is_inherited()
+            if type(self._result) is Landing:
+                self._look()  # it is done once that is there
+                return self._state != _GOES_ON
+            return True
         self._check_not_freed("done")
         return True
 
@@ -454,7 +460,7 @@ class Request(Unique, cmethods.Request):
                 window._continue(call, place, _PENDING, op)
                 code = 0
         if code != _PENDING:
-            request._end()
+            request._end(_FREED if code else _DONE)
             if code:
                 raise error(code, op.bad)
         return request
@@ -579,9 +585,17 @@ class Request(Unique, cmethods.Request):
         return None
 
     def _end(self, state: int = _DONE, error: Exception | None = None) -> None:
+        result = self._result if state == _DONE and error is None else None
+        if type(result) is Landing:
+            try:
+                result = landed(result)
+            except RmaError as exc:
+                result, error = None, exc
+            except Exception as exc:  # of the array's own, which need not be one to be copied
+                text = f"{self._where()}: the result was not copied to its device: {exc}"
+                result, error = None, RmaError(errno.EIO, text, call=self._call)
         # the traceback would keep the frames, and so the buffers, alive
         error = None if error is None else error.with_traceback(None)
-        result = self._result if state == _DONE and error is None else None
         if self._scalar and result is not None:
             result = result[()]
         op = None
@@ -602,7 +616,7 @@ def done_at_once(result: Any) -> Request:
     request = _new(Request)
     request._op = request._error = None
     request._state = _DONE
-    request._result = result
+    request._result = landed(result)
     return request
 
 

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
+from .._memory.devices import landed
 from .._native import cmethods
 from .._native._lib import lib
 from ..typing import ScalarT
 from .arguments import behind, prepares, told
 from .core import Array
-from .landing import lands
 from .updates import UpdateOperations
 
 __all__ = ["TransferOperations"]
@@ -42,7 +42,6 @@ class TransferOperations(UpdateOperations[ScalarT]):
         if place is not None:
             self._run("put", place, (array,), arrays.move_call(lib.RMAEXT_PUT, array))
 
-    @lands
     @behind
     def _get(
         self,
@@ -50,16 +49,17 @@ class TransferOperations(UpdateOperations[ScalarT]):
         offset: int = 0,
         count: int | None = None,
         out: Array | None = None,
-    ) -> Array:
+    ) -> Any:
         self._check_open("get")
+        out = self._result(out)
         count = self._count("get", rank, offset, count, out)
         place = self._place("get", rank, offset, count)
         if place is None:
-            return np.empty(0, self._dtype) if out is None else out
+            return np.empty(0, self._dtype) if out is None else landed(out)
         if out is None:
             out = np.empty(count, self._dtype)
         self._run("get", place, (out,), arrays.move_call(lib.RMAEXT_GET, out))
-        return out
+        return landed(out)
 
     # -- operations that are repeated ----------------------------------------------
 

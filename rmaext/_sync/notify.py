@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import operator
 import sys
 from collections import Counter
@@ -149,7 +150,7 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         self._check_open("get_notify")
         number = self._slot("get_notify", slot)
         result = self.get(rank, offset, count, out)
-        place = self._place("get_notify", rank, offset, result.size)
+        place = self._place("get_notify", rank, offset, math.prod(result.shape))
         if place is not None:
             self._notify("get_notify", place, number, np.empty(0, self._dtype))
         return result

@@ -152,6 +152,7 @@ class Array:
         self.nbytes = int(np.prod(self.shape)) * self.dtype.itemsize
         self.stream = stream or Stream(1)
         self.device = get(ctypes.c_int, "cuCtxGetDevice")
+        self.context = ctypes.c_void_p(get(ctypes.c_void_p, "cuCtxGetCurrent"))
         self.address: int = get(ctypes.c_uint64, "cuMemAlloc_v2", max(self.nbytes, 1))
 
     @classmethod
@@ -196,10 +197,12 @@ class Array:
         """Work on `stream` comes behind the array's; -1: nobody waits."""
         stream = stream or 1  # None is the legacy default stream
         if stream not in (-1, self.stream.handle):
+            call("cuCtxPushCurrent_v2", self.context)  # this thread may have none
             event = get(ctypes.c_void_p, "cuEventCreate", 2)
             call("cuEventRecord", event, self.stream.handle)
             call("cuStreamWaitEvent", stream, event, 0)
             call("cuEventDestroy_v2", event)
+            get(ctypes.c_void_p, "cuCtxPopCurrent_v2")
         shape = (ctypes.c_int64 * len(self.shape))(*self.shape)
         code, bits = CODES[self.dtype.kind], self.dtype.itemsize * 8
         tensor = DLTensor(
