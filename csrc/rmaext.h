@@ -1131,6 +1131,10 @@ int rmaext_stream_take(rmaext_device *device, rmaext_stream **stream_p,
 void rmaext_stream_give(rmaext_stream *stream);
 int rmaext_stream_copy(rmaext_stream *stream, int in, void *to,
 		       const void *from, uint64_t len);
+/* Of undefined contents. free fails silently: all went with the context. */
+int rmaext_device_allocate(rmaext_device *device, uint64_t len,
+			   void **memory_p);
+void rmaext_device_free(rmaext_device *device, void *memory);
 
 /*
  * Attach memory of this rank to a dynamic window, and detach it. -EEXIST: some

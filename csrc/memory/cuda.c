@@ -17,6 +17,7 @@ enum {
 	OUT_OF_MEMORY = 2,
 	NOT_INITIALIZED = 3,
 	NO_DEVICE = 100,
+	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
 	ILLEGAL_ADDRESS = 700,
 	CONTEXT_IS_DESTROYED = 709,
@@ -38,6 +39,8 @@ static struct {
 	int (*cuCtxPopCurrent_v2)(void **);
 	int (*cuStreamCreateWithPriority)(void **, unsigned int, int);
 	int (*cuStreamSynchronize)(void *);
+	int (*cuMemAlloc_v2)(address_t *, size_t);
+	int (*cuMemFree_v2)(address_t);
 	int (*cuMemcpyHtoDAsync_v2)(address_t, const void *, size_t, void *);
 	int (*cuMemcpyDtoHAsync_v2)(void *, address_t, size_t, void *);
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -57,6 +60,8 @@ static const struct {
 	SYMBOL(cuCtxPopCurrent_v2),
 	SYMBOL(cuStreamCreateWithPriority),
 	SYMBOL(cuStreamSynchronize),
+	SYMBOL(cuMemAlloc_v2),
+	SYMBOL(cuMemFree_v2),
 	SYMBOL(cuMemcpyHtoDAsync_v2),
 	SYMBOL(cuMemcpyDtoHAsync_v2),
 };
@@ -75,7 +80,8 @@ static const char *advice_of(int result)
 		return "CUDA does not work in this process: one that was "
 		       "forked after CUDA began is to be spawned";
 	case NO_DEVICE:
-		return "there is no device: see CUDA_VISIBLE_DEVICES";
+	case INVALID_DEVICE:
+		return "there is no such device: see CUDA_VISIBLE_DEVICES";
 	case INVALID_CONTEXT:
 	case CONTEXT_IS_DESTROYED:
 		return "the device's context was closed: do not reset the "
@@ -233,6 +239,31 @@ static int cuda_wait(const struct rmx_device *device, void *it)
 	return context_leave(ret, "cuStreamSynchronize");
 }
 
+static int cuda_allocate(const struct rmx_device *device, uint64_t len,
+			 void **memory_p)
+{
+	address_t at = 0;
+	int ret = context_enter(device);
+
+	if (ret)
+		return ret;
+	ret = context_leave(cuda.cuMemAlloc_v2(&at, len), "cuMemAlloc");
+	if (!ret)
+		*memory_p = (void *)(uintptr_t)at;
+	return ret;
+}
+
+/* Without a record, which another call's would be lost to. */
+static void cuda_free(const struct rmx_device *device, void *memory)
+{
+	void *own;
+
+	if (cuda.cuCtxPushCurrent_v2(device->context))
+		return; /* all of it went with the context, or the process */
+	cuda.cuMemFree_v2((uintptr_t)memory);
+	cuda.cuCtxPopCurrent_v2(&own);
+}
+
 const struct rmx_memory_kind rmx_cuda = {
 	.name = "cuda",
 	.find = cuda_find,
@@ -240,4 +271,6 @@ const struct rmx_memory_kind rmx_cuda = {
 	.stream = cuda_stream,
 	.copy = cuda_copy,
 	.wait = cuda_wait,
+	.allocate = cuda_allocate,
+	.free = cuda_free,
 };

@@ -116,3 +116,13 @@ int rmaext_device_wait(rmaext_device *device, uint64_t handle)
 {
 	return device->kind->wait(device, (void *)(uintptr_t)handle);
 }
+
+int rmaext_device_allocate(rmaext_device *device, uint64_t len, void **memory_p)
+{
+	return device->kind->allocate(device, len, memory_p);
+}
+
+void rmaext_device_free(rmaext_device *device, void *memory)
+{
+	device->kind->free(device, memory);
+}

@@ -49,6 +49,10 @@ struct rmx_memory_kind {
 	int (*copy)(const struct rmaext_stream *stream, bool in, void *to,
 		    const void *from, uint64_t len);
 	int (*wait)(const struct rmx_device *device, void *it);
+	/* Of undefined contents. free fails silently, as in a forked child. */
+	int (*allocate)(const struct rmx_device *device, uint64_t len,
+			void **memory_p);
+	void (*free)(const struct rmx_device *device, void *memory);
 };
 
 /* cuda.c */
