@@ -23,6 +23,7 @@ else:
 __all__ = [
     "Access",
     "Advice",
+    "ArrayLibrary",
     "Comparison",
     "HugePages",
     "MemoryKind",
@@ -65,6 +66,9 @@ Scope: TypeAlias = Literal["host", "network"]
 
 Advice: TypeAlias = Literal["willneed", "normal"]
 """What `Window.advise` tells the system about pages."""
+
+ArrayLibrary: TypeAlias = Literal["cupy", "torch", "numba"]
+"""Of whose arrays `Window.local_as` makes one."""
 
 HugePages: TypeAlias = Literal["require"] | bool
 """Whether memory is to lie in huge pages: if there are enough, or for certain."""

@@ -41,7 +41,7 @@ SECTIONS = {
     "unlock_all post start complete wait test",
     "notify": "put_notify get_notify rput_notify wait_notify test_notify wait_any wait_some "
     "wait_all notify_counts wait_until writes_received",
-    "views": "local peer_view subwindow field view dup grant grants export numba check",
+    "views": "local local_as peer_view subwindow field view dup grant grants export numba check",
     "life": "comm dtype size route timeout closed memory fabric stats advise refresh close",
 }
 

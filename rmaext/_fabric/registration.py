@@ -15,7 +15,7 @@ from ..typing import MemoryKind, Ordering
 if TYPE_CHECKING:
     from .endpoint import Endpoint
 
-__all__ = ["PLAIN", "How", "Registration", "one_part"]
+__all__ = ["PLAIN", "How", "HowAllocated", "Registration", "one_part"]
 
 KINDS: dict[MemoryKind, int] = {
     "system": lib.RMAEXT_IFACE_SYSTEM,
@@ -30,16 +30,25 @@ _PROV_KEY, _RAW = 1 << 6, 1 << 3  # of mr_mode
 _HMEM = 1 << 47  # of capabilities
 
 
-class How(TypedDict, total=False):
-    """The arguments of `Registration`, as `Window` takes them."""
-
+class _Anywhere(TypedDict, total=False):
     key: int | None
     auth_key: bytes
     ordering: Ordering
     kind: MemoryKind
-    device: int
     persistent: bool
     counts_writes: bool
+
+
+class How(_Anywhere, total=False):
+    """The arguments of `Registration`, as `Window` takes them."""
+
+    device: int
+
+
+class HowAllocated(_Anywhere, total=False):
+    """The same, as `Window.allocate` takes them."""
+
+    device: int | str
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,9 @@ def access_bits(access: Access | None, writeable: bool) -> int:
 
 def only_itself(given: Any, array: Array, name: str) -> None:
     """Let an attribute's `+=` come to its end, which assigns the array; refuse all else."""
-    if getattr(given, "__array_interface__", None) != array.__array_interface__:
+    if given is array:
+        return  # of a device, too
+    if getattr(given, "__array_interface__", None) != getattr(array, "__array_interface__", ""):
         text = (
             f"{name} is the window's memory, and stays so: to fill it, `win.{name}[...] = values`"
         )

@@ -24,9 +24,10 @@ from .devices import Landing
 
 __all__ = ["DeviceArray", "device_array", "fetch", "fill", "landing"]
 
+ON_CUDA = 2  # DLPack's number of the kind of device
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # codes of DLPack's types
 # one of our own: what ctypes.pythonapi has is everybody's, with one signature
-_CONTENT = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+content = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
@@ -68,7 +69,7 @@ def _name(it: Any) -> str:
 
 def _of_capsule(it: Any, capsule: Any) -> _Facts:
     """Return what a DLManagedTensor begins with: DLPack's DLTensor."""
-    at = ffi.cast("char *", _CONTENT(capsule, b"dltensor"))
+    at = ffi.cast("char *", content(capsule, b"dltensor"))
     facts = struct.unpack("QiiiBBHQQQ", bytes(ffi.buffer(at, 48)))
     address, _, _, ndim, code, bits, lanes, shape, strides, start = facts
     if code not in _KINDS or bits % 8 or lanes != 1:
@@ -104,9 +105,10 @@ def _check(it: Any, facts: _Facts) -> int:
     return nbytes
 
 
-def _call(code: int, it: Any) -> None:
+def called(code: int, it: Any) -> None:
+    """Raise what a call of C has returned; `it` is an array, or says where the call was."""
     if code:
-        raise from_c(code, _name(it))
+        raise from_c(code, it if isinstance(it, str) else _name(it))
 
 
 def _find(it: Any, facts: _Facts) -> int:
@@ -114,13 +116,14 @@ def _find(it: Any, facts: _Facts) -> int:
     found, nbytes = ffi.new("int *"), _check(it, facts)
     if nbytes:
         where = ffi.cast("void *", facts.address)
-        _call(lib.rmaext_device_find(config.cuda_library(), where, nbytes, found), it)
+        called(lib.rmaext_device_find(config.cuda_library(), where, nbytes, found), it)
     return int(found[0])
 
 
-def _open(it: Any, number: int) -> Any:
+def opened(it: Any, number: int) -> Any:
+    """Return C's handle of a device; `it` as for `called`."""
     device = ffi.new("rmaext_device **")
-    _call(lib.rmaext_device_open(config.cuda_library(), number, device), it)
+    called(lib.rmaext_device_open(config.cuda_library(), number, device), it)
     return device[0]
 
 
@@ -133,18 +136,18 @@ def _reached(it: Any) -> Iterator[tuple[_Facts, int, Any, Any]]:
     stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
     if hasattr(type(it), "__dlpack_device__"):
         number = int(it.__dlpack_device__()[1])
-        device = _open(it, number)
-        _call(lib.rmaext_stream_take(device, stream, handle), it)
+        device = opened(it, number)
+        called(lib.rmaext_stream_take(device, stream, handle), it)
         capsule = it.__dlpack__(stream=handle[0])  # keeps it, until it is collected
         facts = _of_capsule(it, capsule)
         _find(it, facts)
     else:
         capsule, facts = None, _of_interface(it)
         number = _find(it, facts)
-        device = _open(it, number)
+        device = opened(it, number)
         if facts.stream is not None:
-            _call(lib.rmaext_device_wait(device, facts.stream), it)
-        _call(lib.rmaext_stream_take(device, stream, handle), it)
+            called(lib.rmaext_device_wait(device, facts.stream), it)
+        called(lib.rmaext_stream_take(device, stream, handle), it)
     yield facts, number, device, stream[0]
     # after an error it may wait for something still: then nobody gets it
     lib.rmaext_stream_give(stream[0])
@@ -162,7 +165,7 @@ def device_array(it: Any) -> DeviceArray:
         CUDA, or the array's context, is not there; or its memory was freed.
     """
     with _reached(it) as (facts, number, handle, stream):
-        _call(lib.rmaext_stream_copy(stream, 0, ffi.NULL, ffi.NULL, 0), it)
+        called(lib.rmaext_stream_copy(stream, 0, ffi.NULL, ffi.NULL, 0), it)
         nbytes = facts.dtype.itemsize * math.prod(facts.shape)
         # np.frombuffer takes none of no bytes, and looks at no element
         memory = ffi.buffer(ffi.cast("char *", facts.address), max(nbytes, facts.dtype.itemsize))
@@ -178,7 +181,7 @@ def fetch(it: Any) -> NDArray[Any]:
     with _reached(it) as (facts, _, _, stream):
         made: NDArray[Any] = np.empty(facts.shape, facts.dtype)
         there = ffi.cast("void *", facts.address)
-        _call(lib.rmaext_stream_copy(stream, 0, ffi.from_buffer(made), there, made.nbytes), it)
+        called(lib.rmaext_stream_copy(stream, 0, ffi.from_buffer(made), there, made.nbytes), it)
         made.flags.writeable = facts.writeable  # see check_result
         return made
 
@@ -203,4 +206,4 @@ def fill(it: Any, values: NDArray[Any]) -> None:
     """Copy values to an array of the same shape and dtype, behind its stream's work. Blocking."""
     with _reached(it) as (facts, _, _, stream):
         there = ffi.cast("void *", facts.address)
-        _call(lib.rmaext_stream_copy(stream, 1, there, ffi.from_buffer(values), values.nbytes), it)
+        called(lib.rmaext_stream_copy(stream, 1, there, ffi.from_buffer(values), values.nbytes), it)

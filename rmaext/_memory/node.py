@@ -168,24 +168,29 @@ def empty(
     'direct'
     """
     wish = Wish(hint, fixed_address, lazy, hugepages).checked()
-    dtype = np.dtype(dtype)
-    check_dtype(dtype)
-    dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    dims = tuple([operator.index(n) for n in dims]) + dtype.shape
-    dtype = dtype.base  # as numpy.zeros has it
-    if min(dims, default=0) < 0:
-        raise ValueError(f"shape {dims} has a negative dimension")
-    nbytes = math.prod(dims) * dtype.itemsize
+    dims, dtype, nbytes = sized(shape, dtype)
     if not nbytes:
         return np.zeros(dims, dtype)
-    if nbytes >> 62:
-        raise MemoryError(f"no {nbytes} bytes: no machine has as many; is shape={dims} meant?")
     try:
         arena = Arena.own()
     except NO_ARENA:
         wish.refuse()
         return np.zeros(dims, dtype)
     return np.frombuffer(wish.obtain(arena, nbytes), dtype).reshape(dims)
+
+
+def sized(shape: int | Sequence[int], dtype: DTypeLike) -> tuple[tuple[int, ...], Any, int]:
+    """Return shape and dtype of an array of elements, as numpy.zeros has them, and its bytes."""
+    dtype = np.dtype(dtype)
+    check_dtype(dtype)
+    dims = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
+    dims = tuple([operator.index(n) for n in dims]) + dtype.shape
+    if min(dims, default=0) < 0:
+        raise ValueError(f"shape {dims} has a negative dimension")
+    nbytes = math.prod(dims) * dtype.base.itemsize
+    if nbytes >> 62:
+        raise MemoryError(f"no {nbytes} bytes: no machine has as many; is shape={dims} meant?")
+    return dims, dtype.base, nbytes
 
 
 zeros = empty  # fresh and returned memory are zeros alike

@@ -141,7 +141,12 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
     def _let_go(self) -> None:
         """Keep this rank's memory no longer: it stays for as long as the program holds it."""
         array = self._array
-        self._left = weakref.ref(array)  # before the other, see `Window.local`
+        given = getattr(array, "given", None)  # on a device
+        try:
+            left = weakref.ref(array if given is None else given)
+        except TypeError:  # not every class has such references
+            left = weakref.ref(array)
+        self._left = left  # before the other, see `Window.local`
         self._array = np.broadcast_to(np.zeros((), array.dtype), array.shape)
 
     def __repr__(self) -> str:

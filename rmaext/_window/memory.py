@@ -95,7 +95,7 @@ class Memory(Unique):
                 As of the window; the key as bytes.
             "origin" : str
                 "arena": from `Window.allocate` or `rmaext.empty`; "file": a mapped one;
-                "array": any other.
+                "device": of "kind", where no pages are resident; "array": any other.
             "file" : str
                 Its name.
             "persistent" : bool
@@ -140,6 +140,9 @@ class Memory(Unique):
         origin = "array" if pages.mapped_file(array) is None else "file"
         if seen["file"].startswith("/memfd:rmaext"):
             origin = "arena"
+        on_device = getattr(array, "given", None) is not None
+        if on_device:
+            origin = "device"
         return Description(
             address=self.base,
             size=self.size,
@@ -153,7 +156,9 @@ class Memory(Unique):
             persistent=bool(window._records[window._group.rank].access & lib.RMAEXT_STORED),
             page_size=seen["page_size"],
             # pages of the pool are there before anybody touches them
-            resident=array.nbytes if pool else pages.resident(pointer, array.nbytes),
+            resident=array.nbytes
+            if pool
+            else pages.resident(pointer, 0 if on_device else array.nbytes),
             asked=_asked(window._wish),
             granted=_granted(window._wish, self.base, seen, fabric if self.key else None),
             routes=[ROUTES[route] for route in window._routes],

@@ -7,7 +7,7 @@ import errno
 import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, cast, overload
 
 import numpy as np
 from mpi4py import MPI
@@ -18,7 +18,7 @@ from .._comm.control import Block, Controls
 from .._comm.group import Group
 from .._comm.region import Region
 from .._fabric.fabric import Fabric
-from .._fabric.registration import How, Registration
+from .._fabric.registration import How, HowAllocated, Registration
 from .._memory import arrays, node
 from .._memory.pages import Wish
 from .._native._lib import ffi, lib
@@ -32,8 +32,8 @@ from .._runtime import lifetime
 from .._runtime.config import timeout_seconds
 from .._runtime.failures import from_code
 from .._sync.notify import Notifications
-from ..errors import AccessError, ClosedError, NotLocalError
-from ..typing import Access, HugePages, ScalarT
+from ..errors import AccessError, ClosedError, NotLocalError, Unsupported
+from ..typing import Access, ArrayLibrary, HugePages, ScalarT
 from . import storage
 from .completion import Completion
 from .constructors import RelatedWindows
@@ -183,7 +183,7 @@ class Window(
         fixed_address: int | None = None,
         lazy: bool = True,
         hugepages: HugePages = False,
-        **how: Unpack[How],
+        **how: Unpack[HowAllocated],
     ) -> Window[ScalarT]: ...
 
     @overload
@@ -201,7 +201,7 @@ class Window(
         fixed_address: int | None = None,
         lazy: bool = True,
         hugepages: HugePages = False,
-        **how: Unpack[How],
+        **how: Unpack[HowAllocated],
     ) -> Window[Any]: ...
 
     @classmethod
@@ -218,14 +218,14 @@ class Window(
         fixed_address: int | None = None,
         lazy: bool = True,
         hugepages: HugePages = False,
-        **how: Unpack[How],
+        **how: Unpack[HowAllocated],
     ) -> Window[Any]:
         """Return a window over new memory, filled with zeros.
 
         Parameters
         ----------
         comm, access, timeout, proc_null, how
-            As for `Window`.
+            As for `Window`, but for `device`.
         shape, dtype
             As in numpy.zeros; the shape may differ between ranks.
         hint : int, optional
@@ -241,6 +241,9 @@ class Window(
             Huge pages from the system's pool, all there from the start and one more
             than the memory fills; if there are too few, ordinary memory, or with
             "require" MemoryError.
+        device : str or int, optional
+            "cuda:0", for one: the memory is on that device, in the context that CuPy or PyTorch
+            have made there. Ranks may differ. A number is that of `Registration`.
 
         Raises
         ------
@@ -248,11 +251,15 @@ class Window(
             On every rank, if any rank's arguments do not fit.
         AddressError
             On every rank: what some rank wants at `fixed_address` cannot lie there.
+        Unsupported, LibraryError, RmaError
+            On every rank: a rank has no context on its device, no such device, or no CUDA; or the
+            device has no memory left.
 
         Notes
         -----
         Collective, blocking; corresponds to MPI_Win_allocate, and ucp_mem_map with
         UCP_MEM_MAP_ALLOCATE (NONBLOCK: `lazy`, FIXED: `fixed_address`).
+        Memory of a device is freed with the last array over it, once the window is closed.
         `win.memory.describe()` says what was granted. Memory that has an address or
         huge pages takes a file descriptor.
 
@@ -266,9 +273,14 @@ class Window(
         """
         cls._check_kind()
         self = cls.__new__(cls)
-        self._wish = wish = Wish(hint, fixed_address, lazy, hugepages)
-        make = functools.partial(node.empty, shape, dtype, **wish._asdict())
-        self._create(comm, make, access, timeout, how, proc_null)
+        wish = Wish(hint, fixed_address, lazy, hugepages)
+        if isinstance(device := how.get("device"), str):
+            del how["device"]
+            make: Callable[[], Array] = functools.partial(_on_device, shape, dtype, device, wish)
+        else:
+            self._wish = wish
+            make = functools.partial(node.empty, shape, dtype, **wish._asdict())
+        self._create(comm, make, access, timeout, cast("How", how), proc_null)
         return self
 
     # -- creation ----------------------------------------------------------------
@@ -392,6 +404,47 @@ class Window(
     @local.setter
     def local(self, array: NDArray[ScalarT]) -> None:
         arrays.only_itself(array, self.local, "local")
+
+    @told
+    def local_as(self, library: ArrayLibrary) -> Any:
+        """Return this rank's memory on a device as an array of a library.
+
+        Parameters
+        ----------
+        library : {"cupy", "torch", "numba"}
+
+        Returns
+        -------
+        cupy.ndarray, torch.Tensor or numba.cuda.devicearray.DeviceNDArray
+            Over the memory itself. It keeps memory of `Window.allocate`.
+
+        Raises
+        ------
+        ValueError, ImportError
+            There is no such library known, or it is not installed.
+        Unsupported
+            The memory is the host's: `win.local` is a NumPy array.
+        ClosedError
+
+        Notes
+        -----
+        Local. `cupy.asarray`, `torch.from_dlpack` or `numba.cuda.as_cuda_array` of `win.local`.
+
+        Examples
+        --------
+        >>> win.local_as("torch")  # of a window on the host
+        Traceback (most recent call last):
+            ...
+        rmaext.errors.Unsupported: ...
+        """
+        self._check_open("local_as")
+        if getattr(self._array, "given", None) is None:
+            text = f"local_as: window {self._name}: its memory is the host's: win.local is a NumPy "
+            text += "array, of which torch.from_numpy makes a tensor"
+            raise Unsupported(errno.EOPNOTSUPP, text, call="local_as")
+        from .._memory import device_memory
+
+        return device_memory.array_of(self._device_array(), library)
 
     def _device_array(self) -> Any:
         """Return the array on a device that the window was made over."""
@@ -555,6 +608,13 @@ class Window(
         """
         if code:
             raise from_code(code, f"window {self._name}")
+
+
+def _on_device(*wanted: Any) -> Array:
+    """Return new memory of a device; see device_memory.empty."""
+    from .._memory import device_memory  # late: most programs have none
+
+    return device_memory.empty(*wanted)
 
 
 def _hidden_window(region: Region, number: int) -> Window[Any]:

@@ -31,6 +31,7 @@ CLASSES = [cls for cls in CLASSES if isinstance(cls, type) and not issubclass(cl
 WINDOW = {
     *("allocate", "shared", "dynamic", "subwindow", "dup", "field", "view"),
     *("local", "comm", "dtype", "size", "memory", "route", "fabric", "closed", "peer_view"),
+    "local_as",
     *("timeout", "stats"),
     *("put", "get", "accumulate", "get_accumulate", "fetch_op", "fetch_add", "compare_and_swap"),
     *("load", "store"),

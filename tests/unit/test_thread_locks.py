@@ -13,6 +13,7 @@ KINDS = {"Lock", "RLock", "Condition", "Semaphore", "BoundedSemaphore", "Event",
 # the others, and why nobody waits for them in vain
 OTHERS = {
     "_runtime/locks.py: RLock": "it is what `lock` returns",
+    "_memory/devices.py: RLock": "of a result that a child never copies: its request is inherited",
     "_ops/watcher.py: Condition": "of a fabric that a child never uses: its requests are inherited",
     "_runtime/tracebacks.py: Lock": "nobody waits for it: who finds it held shows an error whole",
     "_sync/ticket_lock.py: Lock": "a place in a queue: made for one thread, which others wake",
