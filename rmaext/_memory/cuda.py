@@ -191,6 +191,7 @@ def landing(it: Any, keep: bool) -> Landing:
     if keep:
         return Landing.of(it, fetch(it))
     if hasattr(type(it), "__dlpack_device__"):
+        opened(it, int(it.__dlpack_device__()[1]))
         capsule = it.__dlpack__(stream=-1)  # nobody waits: only the copy comes behind others
         facts = _of_capsule(it, capsule)
     else:

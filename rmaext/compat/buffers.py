@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +12,10 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from .._memory.devices import is_mapped, out_of_reach
+from .._memory.devices import device_of, is_mapped, landed, of_cuda, out_of_reach
 from .._native._lib import ffi
 from .._native.cmethods import Layout
+from ..errors import RmaError
 from .datatypes import is_basic, layout_of
 from .errors import error
 from .numbers import integer, is_integral
@@ -22,6 +24,7 @@ __all__ = [
     "Part",
     "Target",
     "check_disp",
+    "in_cuda",
     "memory_of",
     "pack",
     "part_of",
@@ -81,12 +84,19 @@ class Part:
     count : int
         Elements.
     datatype : MPI.Datatype
+    landing : Landing or None
+        The memory, where it stands for an array on a device that is to get what is written here.
     """
 
     owner: MPI.buffer | None
     address: int
     count: int
     datatype: MPI.Datatype
+    landing: Any = None
+
+    def land(self) -> None:
+        """Let an array on a device have what was written here for it. Blocking."""
+        landed(self.landing)
 
     def layout(self, whole: bool = False) -> Layout:
         """Return where they lie, from the address on; see `layout_of`."""
@@ -174,6 +184,19 @@ def memory_of(it: Any, readonly: bool) -> MPI.buffer:
     return MPI.buffer.frombuffer(it, readonly)
 
 
+def in_cuda(it: Any, use: Callable[[Any], Any]) -> Any:
+    """Return what `use` makes, given what handles arrays in CUDA's memory; None: it is elsewhere.
+
+    Managed memory is the host's, too. What fails is ERR_BUFFER.
+    """
+    if device_of(it) != "cuda" or is_mapped(it):
+        return None
+    try:
+        return use(of_cuda(it))
+    except RmaError as exc:
+        raise error(MPI.ERR_BUFFER, f"message: {exc}") from exc
+
+
 def _memory(it: Any, readonly: bool) -> MPI.buffer:
     """Return the memory of a buffer."""
     if isinstance(it, np.ndarray) and not it.flags.c_contiguous and it.flags.f_contiguous:
@@ -257,6 +280,7 @@ def part_of(given: Any, readonly: bool = True) -> Part:
         The datatype is null (ERR_TYPE), the buffer MPI.IN_PLACE (ERR_BUFFER).
     """
     it, count, disp, datatype = _unpacked(given)
+    copy = in_cuda(it, lambda cuda: cuda.fetch(it) if readonly else cuda.landing(it, True))
     for what in _NO_BUFFERS:
         if it is what:
             raise error(MPI.ERR_BUFFER, f"message: {what!r} has no meaning here")
@@ -265,6 +289,7 @@ def part_of(given: Any, readonly: bool = True) -> Part:
         address = length = 0
         datatype = _datatype(datatype)
     else:
+        it = it if copy is None else copy
         owner = _memory(it, readonly)
         address, length = owner.address, owner.nbytes
         datatype = _datatype_of(it) if datatype is None else _datatype(datatype)
@@ -287,7 +312,7 @@ def part_of(given: Any, readonly: bool = True) -> Part:
     else:
         count = _infer(length, datatype) if length else 0
     _check_length(owner, length, count, datatype)
-    return Part(owner, address, count, datatype)
+    return Part(owner, address, count, datatype, copy)
 
 
 def _check_length(owner: Any, length: int, count: int, datatype: MPI.Datatype) -> None:

@@ -23,7 +23,7 @@ from .._window.shared import SharedWindow
 from .._window.window import Window
 from ..errors import NotLocalError, RmaError
 from .attributes import Attributes, MpiWin
-from .buffers import memory_of
+from .buffers import in_cuda, memory_of
 from .epochs import Epochs
 from .errors import RAISED, error, translation
 from .first_locks import FirstLocks
@@ -116,7 +116,7 @@ class Given(NamedTuple, Generic[T]):
 
 def create(memory: Any, unit: int, info: MPI.Info, comm: MPI.Intracomm) -> State:
     """Return a window over memory of this rank's."""
-    given = _agree(comm, info, unit, lambda: bytes_of(memory))
+    given = _agree(comm, info, unit, lambda: _window_memory(memory))
     window = _translate(lambda: CreatedWindow(comm, given.own, proc_null=True))
     return _state(window, MPI.WIN_FLAVOR_CREATE, given.units, info, comm, memory)
 
@@ -254,7 +254,8 @@ def _state(
 ) -> State:
     # epochs, and locks with them, belong to the process
     window._holder = _process
-    array = _NOTHING if flavor == MPI.WIN_FLAVOR_DYNAMIC else window.local
+    # not `local`, which on a device is no NumPy array
+    array = _NOTHING if flavor == MPI.WIN_FLAVOR_DYNAMIC else window._array
     fixed = {
         MPI.WIN_BASE: address_of(array),
         MPI.WIN_SIZE: array.nbytes,
@@ -276,6 +277,16 @@ def bytes_of(memory: Any) -> Bytes:
         return _NOTHING
     buffer = memory_of(memory, readonly=False)
     return _bytes(buffer) if len(buffer) else _NOTHING
+
+
+def _window_memory(memory: Any) -> Bytes:
+    """As `bytes_of`, also of an array in CUDA's memory, which stays there."""
+    array: Bytes | None = in_cuda(memory, lambda cuda: cuda.device_array(memory))
+    if array is None:
+        return bytes_of(memory)
+    if not array.flags.writeable:
+        raise BufferError("the array on a device is read-only")
+    return array.reshape(-1).view(np.uint8)
 
 
 def _bytes(buffer: Any) -> Bytes:

@@ -66,11 +66,13 @@ def get(win: Any, origin: Any, rank: int, target: Any = None, begin: bool = Fals
         data = np.empty(here.nbytes, np.uint8)
         place.read(data)
         unpack(here, part.address, data)
+        part.land()
         return []
     data = part.data(here)
-    if begin and place.plain:
+    if begin and place.plain and part.landing is None:
         return unless_done(place.window.rget(place.rank, place.first, out=data))
     place.read(data)
+    part.land()
     return []
 
 
@@ -120,11 +122,14 @@ def _update(
         return []  # into whatever room, as in MPIs
     if here.whole:
         old = _elements(place, "result", there, basic)
-        return place.update(number, basic, operand, old, begin)
+        begun = place.update(number, basic, operand, old, begin and there.landing is None)
+        there.land()
+        return begun
     _check_like(place, "result", here, basic)
     old = np.empty(here.nbytes, np.uint8)
     place.update(number, basic, operand, old)
     unpack(here, there.address, old)
+    there.land()
     return []
 
 
@@ -142,6 +147,7 @@ def fetch_and_op(
     basic = place.basic(number)
     operand = _elements(place, "origin", part, basic)
     place.update(number, basic, operand, _elements(place, "result", there, basic))
+    there.land()
 
 
 def compare_and_swap(
@@ -158,6 +164,7 @@ def compare_and_swap(
     basic = place.basic(_CSWAP)
     operand, compared, old = (_elements(place, "origin", it, basic) for it in (part, wanted, there))
     place.update(_CSWAP, basic, operand, old, compare=compared)
+    there.land()
 
 
 # -- checks ----------------------------------------------------------------------------

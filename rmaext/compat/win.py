@@ -120,8 +120,9 @@ class Win(cmethods.Win):
         self._epochs, self._attributes = state.epochs, state.attributes
         epochs = state.epochs
         self._near = state.near
-        # what is nowhere cannot be shown; a dynamic window has no memory of its own
-        shows = bool(state.attributes.fixed[MPI.WIN_BASE])
+        # what is nowhere, or on a device, cannot be shown; a dynamic window has no own memory
+        base = state.attributes.fixed[MPI.WIN_BASE]
+        shows = bool(base) and not hasattr(state.window._array, "given")
         self._be(shows, state.window, state.units, epochs.access, epochs.passive)
 
     def __eq__(self, other: object) -> bool:
