@@ -51,6 +51,14 @@ class DeviceMemory:
     def __repr__(self) -> str:
         return f"<rmaext.DeviceMemory on cuda:{self._number}: shape {self.shape}, {self.dtype}>"
 
+    def __getitem__(self, key: Any) -> DeviceMemory:
+        """Return a part, as slices and integers name it; without elements none is looked at."""
+        items = key if isinstance(key, tuple) else (key,)
+        if not all(isinstance(it, (int, slice, type(...), type(None))) for it in items):
+            raise TypeError("memory of a device: its parts are named by slices and integers")
+        whole = () if Ellipsis in items else (...,)  # else an element would be read
+        return DeviceMemory(self._place[(*items, *whole)], self._number)
+
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         facts: dict[str, Any] = {**self._place.__array_interface__, "stream": None}

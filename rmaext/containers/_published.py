@@ -87,11 +87,14 @@ class Published(Closing, Generic[ScalarT]):
         of a rank that are overtaken take turns. With 2 it may do so until the owner pauses.
     timeout : float, optional
         Of the windows: see `rmaext.Window`.
+    device : str, optional
+        "cuda:0", for one: the versions of this rank lie on that device, as of
+        `rmaext.Window.allocate`; ranks may differ.
 
     Raises
     ------
-    TypeError, ValueError, MemoryError
-        On every rank, if any rank's arguments do not fit.
+    TypeError, ValueError, MemoryError, Unsupported, LibraryError, RmaError
+        On every rank, if any rank's arguments do not fit, or its device.
     SyncError
         On every rank, if the ranks are in different collective calls.
 
@@ -139,6 +142,7 @@ class Published(Closing, Generic[ScalarT]):
         *,
         buffers: int = 4,
         timeout: float | None = None,
+        device: str | None = None,
     ) -> None:
         def tell() -> tuple[int, tuple[int, ...]]:
             count = operator.index(buffers)
@@ -155,7 +159,9 @@ class Published(Closing, Generic[ScalarT]):
         (count, dims), size = told[0], comm.size
         with Opening() as stack:
             enter = stack.enter_context
-            data = enter(Window.allocate(comm, count * math.prod(dims), dtype, timeout=timeout))
+            how: dict[str, Any] = {} if device is None else {"device": device}
+            length = count * math.prod(dims)
+            data = enter(Window.allocate(comm, length, dtype, timeout=timeout, **how))
             words = 1 + count + 2 * size + WORDS
             control = enter(Window.allocate(comm, words, np.int64, timeout=timeout))
             self._windows = (control, data)
@@ -165,6 +171,7 @@ class Published(Closing, Generic[ScalarT]):
             self._size = math.prod(self._shape)
             self._dtype: np.dtype[Any] = data.dtype
             self._buffers = count
+            self._near = device is None
             self._wanted_at, self._kept_at = _BEGUN + count, _BEGUN + count + size
             self._words = control.local
             self._wanted = self._words[self._wanted_at : self._kept_at]
@@ -262,7 +269,11 @@ class Published(Closing, Generic[ScalarT]):
         self._version = version = self._version + 1
         words[_BEGUN + buffer] = version
         sync()  # who reads any of the new data finds that it was begun
-        np.copyto(self._slot(buffer), array)
+        if self._near:
+            np.copyto(self._slot(buffer), array)
+        else:
+            self._data.put(array, self._rank, buffer * self._size)
+            self._data.flush(self._rank)
         sync()  # who finds the version finds all of its data
         # By this store it is published, for this rank too: a signal handler raises before or after.
         words[_NEWEST] = word = version << _BITS | buffer
@@ -332,7 +343,7 @@ class Published(Closing, Generic[ScalarT]):
         timeout : float, optional
             Seconds to wait for that; by default there is no limit while the rank lives. 0
             looks once.
-        out : numpy.ndarray, optional
+        out : numpy.ndarray or array on a device, optional
             To be filled, of the shape and the dtype, C-contiguous and writeable; by default a
             new array.
 
@@ -372,10 +383,10 @@ class Published(Closing, Generic[ScalarT]):
         number = rank_of(self._comm, rank, "read")
         if out is None:
             out = np.empty(self._shape, self._dtype)
-        elif not isinstance(out, np.ndarray) or out.dtype != self._dtype:
+        elif out.dtype != self._dtype if isinstance(out, np.ndarray) else not hasattr(out, "shape"):
             raise TypeError(f"read: out must be an array of {dtype_name(self._dtype)}")
-        elif out.shape != self._shape:
-            raise ValueError(f"read: out has shape {out.shape}, not {self._shape}")
+        elif tuple(out.shape) != self._shape:
+            raise ValueError(f"read: out has shape {tuple(out.shape)}, not {self._shape}")
         word = None
         if newer_than is not None:
             word = self._await(number, operator.index(newer_than), timeout)

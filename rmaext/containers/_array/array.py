@@ -12,6 +12,7 @@ from mpi4py import MPI
 from ..._comm.group import together
 from ..._runtime.reports import dtype_name
 from .._agreement import agreed
+from .._device import OnDevice
 from . import files
 from .ghosts import Ghosts
 from .held import Splits, Widths
@@ -45,6 +46,9 @@ class Array(Reduced):
     timeout : float, optional
         Seconds without progress after which a call raises `RmaTimeout`; by default
         RMAEXT_TIMEOUT, or 60.
+    device : str, optional
+        "cuda:0", for one: this rank's block lies on that device; ranks may differ. `local` and
+        `padded` are arrays of CuPy or PyTorch then, as of `Window.allocate`.
 
     Raises
     ------
@@ -77,6 +81,10 @@ class Array(Reduced):
 
     **Memory.** A rank has its block with its ghosts, and room for two times the ghosts. Tables grow
     with the blocks along each axis, not with the ranks.
+
+    **On a device.** Kernels that have written to the own block have to be waited for before others
+    read it, by `exchange` too, which copies by way of the host. What is read of any rank, sums and
+    the like are arrays of the host; values may lie on a device.
 
     **Failure.** What touches elements of a rank that is lost is PeerLostError; other elements are
     read, written and exchanged as before. So is an `exchange` next to that rank; and one next to
@@ -163,7 +171,8 @@ class Array(Reduced):
     def _exchanges(self) -> Ghosts:
         if self._ghosts is None or self.closed:
             self._win.sync()  # raises if it is closed
-            self._ghosts = Ghosts(self.padded, self._windows[1], self._blocks)
+            padded = self.padded if self._device is None else OnDevice(self._win)
+            self._ghosts = Ghosts(padded, self._windows[1], self._blocks)
         return self._ghosts
 
     # -- collective ------------------------------------------------------------------
@@ -204,7 +213,7 @@ class Array(Reduced):
         how = (grid, splits, *self._plan[2:], self._timeout)
 
         def make() -> Array:
-            made = Array(self._comm, self.shape, self.dtype, *how)
+            made = Array(self._comm, self.shape, self.dtype, *how, device=self._device)
             self.copy_to(made)
             return made
 
@@ -244,7 +253,7 @@ class Array(Reduced):
             raise TypeError(f"Array.like: {field!r:.60} is no Array")
         splits = [cut[:-1] for cut in field._plan.cuts]
         how = (None, splits, *field._plan[2:], field._timeout)
-        return cls(field.comm, field.shape, field.dtype, *how)
+        return cls(field.comm, field.shape, field.dtype, *how, device=field._device)
 
     def copy_to(self, other: Array) -> None:
         """Copy all elements to another array of the same shape, whatever its blocks are.
@@ -285,8 +294,9 @@ class Array(Reduced):
         def copy() -> None:
             self.fence()
             other.fence()  # the same one on all ranks; nothing that was written there comes late
-            if self.local.size:
-                other[self.where] = self.local
+            block = self._block()
+            if block.size:
+                other[self.where] = block
             other.fence()
 
         together(self._comm, "Array.copy_to", copy)

@@ -46,6 +46,8 @@ class Held(Closing):
         ghosts: Widths = None,
         periodic: bool | Sequence[bool] = False,
         timeout: float | None = None,
+        *,
+        device: str | None = None,
     ) -> None:
         if hasattr(self, "_win"):
             raise RuntimeError("this array was made before; make another one")
@@ -63,10 +65,15 @@ class Held(Closing):
             every = [getattr(plan, part) for plan, _ in told]
             what = "where axes are cut" if part == "cuts" else part
             common(every, ValueError, f"Array: the ranks differ in {what}")
-        self._open(comm, *told[0], timeout)
+        self._open(comm, *told[0], timeout, device)
 
     def _open(
-        self, comm: MPI.Comm, plan: Plan, dtype: np.dtype[Any], timeout: float | None
+        self,
+        comm: MPI.Comm,
+        plan: Plan,
+        dtype: np.dtype[Any],
+        timeout: float | None,
+        device: str | None = None,
     ) -> None:
         """Make the windows. Collective; all ranks say the same."""
         self._comm, self._plan, self._timeout = comm, plan, timeout
@@ -76,12 +83,13 @@ class Held(Closing):
         with Opening() as stack:
             # All pages at once: so a lack of memory is an error, and not a signal.
             padded = blocks.padded(comm.rank)
-            win = Window.allocate(comm, padded, dtype, None, timeout, lazy=False)
+            how: dict[str, Any] = {"lazy": False} if device is None else {"device": device}
+            win = Window.allocate(comm, padded, dtype, None, timeout, **how)
             stack.enter_context(win)
             rooms = Window.allocate(comm, nbytes, np.uint8, None, timeout, lazy=False)
             stack.enter_context(rooms)
             stack.pop_all()
-        self._win, self._windows = win, (win, rooms)
+        self._win, self._windows, self._device = win, (win, rooms), device
 
     def _made(self, plan: Plan, dtype: Any) -> Self:
         """Return another array over the same ranks. Collective."""
@@ -156,6 +164,14 @@ class Held(Closing):
         in it is an ordinary store, which `fence` orders.
         """
         return self._win.local[self._blocks.inside(self._comm.rank)]
+
+    def _block(self) -> NDArray[Any]:
+        """Return this rank's block as a NumPy array: what lies on a device is copied."""
+        if self._device is None:
+            return self.local
+        rank = self._comm.rank
+        block: NDArray[Any] = self._win[(rank, *self._blocks.inside(rank))]
+        return block
 
     @property
     def where(self) -> tuple[slice, ...]:

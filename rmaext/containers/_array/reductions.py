@@ -164,7 +164,7 @@ class Reduced(Patches):
             how = "" if dtype is None else f", dtype {np.dtype(dtype)}"
             if axis is not None:
                 return f"axis {operator.index(axis) + self.ndim * (axis < 0)}{how}", b""
-            local = self.local
+            local = self._block()
             whole = ufunc.reduce(local, axis=None, dtype=dtype).tobytes() if local.size else b""
             return f"no axis{how}", whole
 
@@ -202,7 +202,7 @@ class Reduced(Patches):
         with self._made(parts, dtype) as partial:
             local = partial.local
             if local.size:
-                local[...] = reduce(self.local, axis=axis, keepdims=True)
+                local[...] = reduce(self._block(), axis=axis, keepdims=True)
             partial.fence()
             result = self._made(rest, dtype)
             if result.local.size:
