@@ -143,7 +143,9 @@ class Region:
             route = self.routes[rank]
             if rank == group.rank or process is None or route == lib.RMAEXT_DIRECT:
                 continue
-            if not process.can_map:
+            if self.records[rank].access & lib.RMAEXT_DEVICE:
+                why = "its array is on a device, and its owner copies from and to it"
+            elif not process.can_map:
                 why = "its memory cannot be mapped"
             else:
                 why = "its array is not in memory that can be mapped: use Window.allocate, "

@@ -13,7 +13,6 @@ import sys
 import time
 from typing import Any
 
-import numpy as np
 from mpi4py import MPI
 
 from .._native._lib import ffi, lib
@@ -92,10 +91,10 @@ def _set(struct: Any, name: str, text: str) -> None:
 
 
 @functools.lru_cache(256)
-def _words(dtype: np.dtype[Any], kind: str) -> dict[str, bytes]:
+def _words(dtype: str, kind: str) -> dict[str, bytes]:
     """Return what the record says of all windows of a kind, cut to what there is room for."""
     facts = ffi.new("struct rmaext_record_window *")
-    _set(facts, "dtype", str(dtype))
+    _set(facts, "dtype", dtype)
     _set(facts, "kind", kind)
     return {"dtype": ffi.string(facts.dtype), "kind": ffi.string(facts.kind)}
 
@@ -111,13 +110,15 @@ def window(made: Any) -> None:
     nbytes = 0 if group.rank < 0 else made._array.nbytes  # of this process
     whose = container()
     kind = f"containers.{whose}" if whose else type(made).__name__
+    device = getattr(made._array, "number", None)
+    where = "" if device is None or device < 0 else f" on cuda:{device}"
     facts = ffi.new(
         "struct rmaext_record_window *",
         {
             **{"comm": group.record_id, "number": max(number, 0), "hidden": number < 0},
             **{"ranks": group.size, "self": max(group.rank, 0)},
             **{"unit": dtype.itemsize, "bytes": nbytes},
-            **_words(dtype, kind),
+            **_words(f"{dtype}{where}", kind),
         },
     )
     if number >= 0:
@@ -130,7 +131,7 @@ def window(made: Any) -> None:
             number=facts.number,
             hidden=facts.hidden,
             kind=kind,
-            dtype=made._dtype.str,
+            dtype=made._dtype.str + where,
             ranks=group.size,
             bytes=nbytes,
             unit=made._dtype.itemsize,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import json
 import multiprocessing
 import os
@@ -61,6 +62,7 @@ def collect() -> dict[str, Any]:
         },
         "providers": [_provider(name, library) for name in names],
         "routes": _routes(),
+        "devices": apart(_devices),
         "cache": {name: v for name, v in library.get("settings", {}).items() if _CACHE in name},
         "limits": _limits(),
         "environment": {
@@ -247,6 +249,21 @@ def _routes() -> dict[str, Any]:
     }
 
 
+def _devices() -> dict[str, Any]:
+    """Return how many devices CUDA's driver has, and its file. No context is made."""
+    from .._native._lib import ffi, lib
+    from .._runtime import config
+    from .._runtime.failures import from_c
+
+    library, device = config.cuda_library(), ffi.new("rmaext_device **")
+    count = 0
+    while (code := lib.rmaext_device_open(library, count, device)) in (0, -errno.EOPNOTSUPP):
+        count += 1  # unsupported: nobody has made a context there
+    if not count:
+        raise from_c(code, "devices")
+    return {"cuda": count, "library": os.fsdecode(library)}
+
+
 def _neighbours() -> dict[str, Any]:
     """Let one child prove, as ranks do, what it can do with another's memory."""
     fork = multiprocessing.get_context("fork")
@@ -356,6 +373,9 @@ def _report(found: dict[str, Any]) -> list[str]:
     lines += [f"  /dev/shm   {_bytes(routes['dev_shm_free'] or 0)} free (MPI's, not used here)"]
     if "error" in routes:
         lines += [f"  error      {routes['error']}"]
+    devices = found["devices"]
+    what = f"none ({devices['error']})" if "error" in devices else str(devices["cuda"])
+    lines += [f"  cuda       {what}; arrays there go by messages to their owner, which copies"]
     lines += ["registration cache of libfabric (off in a copy of our own, unless set here)"]
     for name, setting in found["cache"].items():
         lines += [f"  {name:<34} {setting['value'] or 'not set'}"]
