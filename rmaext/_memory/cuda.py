@@ -88,7 +88,10 @@ def _of_interface(it: Any) -> _Facts:
         raise TypeError(f"{_name(it)} has a mask, which nobody would see")
     strides = facts.get("strides")
     address, read_only = facts["data"]
-    where = (address or 0, tuple(facts["shape"]), np.dtype(facts["typestr"]))
+    dtype = np.dtype(facts["typestr"])
+    if dtype.kind == "V" and facts.get("descr"):  # records
+        dtype = np.lib.format.descr_to_dtype(facts["descr"])
+    where = (address or 0, tuple(facts["shape"]), dtype)
     steps = None if strides is None else tuple(strides)
     return _Facts(*where, steps, not read_only, facts.get("stream"))
 
