@@ -8,6 +8,7 @@ Imported when the first such array appears. The library of CUDA's driver is open
 from __future__ import annotations
 
 import ctypes
+import errno
 import math
 import struct
 from collections.abc import Iterator
@@ -18,12 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
-from .._runtime import config
+from .._runtime import config, locks
 from .._runtime.failures import from_c
+from ..errors import RmaError
 from .devices import Landing
 
 __all__ = ["DeviceArray", "device_array", "fetch", "fill", "landing"]
 
+_began: list[int] = []  # by how many forks the process had come to be that opened a device first
 ON_CUDA = 2  # DLPack's number of the kind of device
 _KINDS = {0: "i", 1: "u", 2: "f", 5: "c", 6: "b"}  # codes of DLPack's types
 # one of our own: what ctypes.pythonapi has is everybody's, with one signature
@@ -125,8 +128,14 @@ def _find(it: Any, facts: _Facts) -> int:
 
 def opened(it: Any, number: int) -> Any:
     """Return C's handle of a device; `it` as for `called`."""
+    if _began and _began[0] != locks.forks():  # else the array's own library says something
+        text = "CUDA does not work in this process: one that was forked after CUDA began is to be "
+        raise RmaError(
+            errno.EREMOTEIO, f"{it if isinstance(it, str) else _name(it)}: {text}spawned"
+        )
     device = ffi.new("rmaext_device **")
     called(lib.rmaext_device_open(config.cuda_library(), number, device), it)
+    _began[:] = _began or [locks.forks()]
     return device[0]
 
 
