@@ -1120,17 +1120,23 @@ int rmaext_device_find(const char *library, const void *address, uint64_t len,
 		       int *number_p);
 int rmaext_device_open(const char *library, int number,
 		       rmaext_device **device_p);
-/* Waits for all work before it in a stream of the application's. */
-int rmaext_device_wait(rmaext_device *device, uint64_t handle);
 /*
- * A stream of ours, which only the caller uses until it gives it back; not if
- * it may still wait for something. copy waits for its end; `in`: to the device.
+ * Waits for all work in a stream of the application's; of `timeout` ns, then
+ * -FI_ETIMEDOUT.
  */
-int rmaext_stream_take(rmaext_device *device, rmaext_stream **stream_p,
-		       uint64_t *handle_p);
-void rmaext_stream_give(rmaext_stream *stream);
-int rmaext_stream_copy(rmaext_stream *stream, int in, void *to,
-		       const void *from, uint64_t len);
+int rmaext_device_wait(rmaext_device *device, uint64_t handle, int64_t timeout);
+/*
+ * A stream of ours, which only the caller uses until it gives it back; others'
+ * work may be put into it. copy waits, for `timeout` ns at most, until the work
+ * before it and the copy have ended; `in`: to the device. `there` is its
+ * memory, and that of the host is never used after the call. give returns 1 if
+ * some of that goes on.
+ */
+int rmaext_stream_take(rmaext_device *device, int64_t timeout,
+		       rmaext_stream **stream_p, uint64_t *handle_p);
+int rmaext_stream_give(rmaext_stream *stream);
+int rmaext_stream_copy(rmaext_stream *stream, int in, void *there, void *here,
+		       uint64_t len);
 /* Of undefined contents. free fails silently: all went with the context. */
 int rmaext_device_allocate(rmaext_device *device, uint64_t len,
 			   void **memory_p);

@@ -18,7 +18,8 @@ struct stage {
 static int stage_begin(const struct rmaext_window *w, bool update,
 		       struct stage *s)
 {
-	s->stream = rmx_stream_take(w->device);
+	/* the origin, which waits as long as its window says, gets an answer */
+	s->stream = rmx_stream_take(w->device, w->timeout / 4, false);
 	if (!s->stream)
 		return -EREMOTEIO;
 	s->buffer = update ? malloc(BUFFER) : NULL;
@@ -28,12 +29,11 @@ static int stage_begin(const struct rmaext_window *w, bool update,
 	return rmx_no_memory("an update of a device's memory");
 }
 
-/* Waits for what was begun, which uses memory of the caller. */
+/* Waits for what was begun; what ends too late has failed, for the origin. */
 static int stage_wait(const struct stage *s, int ret)
 {
-	const int waited = rmx_stream_wait(s->stream);
-
-	return ret ? ret : waited;
+	ret = rmx_stream_finish(s->stream, ret);
+	return ret == -FI_ETIMEDOUT ? -EREMOTEIO : ret;
 }
 
 static void stage_end(struct stage *s)
@@ -47,7 +47,7 @@ static int row_update(const struct stage *s, char *memory,
 		      const struct rmaext_call *u)
 {
 	const uint64_t len = u->count * rmx_unit_of(u->type);
-	int ret = rmx_stream_copy(s->stream, false, s->buffer, memory, len);
+	int ret = rmx_stream_move(s->stream, RMX_OUT, memory, s->buffer, len);
 
 	ret = stage_wait(s, ret);
 	if (ret)
@@ -55,7 +55,7 @@ static int row_update(const struct stage *s, char *memory,
 	rmx_update_in_bulk(s->buffer, u);
 	if (u->op == RMAEXT_NO_OP)
 		return 0;
-	ret = rmx_stream_copy(s->stream, true, memory, s->buffer, len);
+	ret = rmx_stream_move(s->stream, RMX_IN, memory, s->buffer, len);
 	return stage_wait(s, ret);
 }
 
@@ -77,10 +77,10 @@ int rmx_staged_row(struct rmaext_window *w, void *memory,
 	if (ret)
 		return ret;
 	if (!update) {
-		ret = put ? rmx_stream_copy(s.stream, true, memory, c->operand,
-					    c->count)
-			  : rmx_stream_copy(s.stream, false, c->result, memory,
-					    c->count);
+		ret = rmx_stream_move(s.stream, put ? RMX_IN : RMX_OUT, memory,
+				      put ? (void *)(uintptr_t)c->operand
+					  : c->result,
+				      c->count);
 		ret = stage_wait(&s, ret);
 	}
 	for (; update && !ret && *done < c->count; *done += part.count) {
@@ -137,7 +137,7 @@ static int64_t cells_update(const struct stage *s, int op, int type,
 	int ret;
 
 	n = span_find(cells, n, unit, &low, &len);
-	ret = rmx_stream_copy(s->stream, false, s->buffer, (void *)low, len);
+	ret = rmx_stream_move(s->stream, RMX_OUT, (void *)low, s->buffer, len);
 	ret = stage_wait(s, ret);
 	if (ret)
 		return ret;
@@ -145,7 +145,7 @@ static int64_t cells_update(const struct stage *s, int op, int type,
 		copies[k] = s->buffer + ((uintptr_t)cells[k] - low);
 	rmx_cells_in_bulk(op, type, copies, n, values, step, results);
 	for (size_t k = 0; k < n && !ret && op != RMAEXT_NO_OP; k++)
-		ret = rmx_stream_copy(s->stream, true, cells[k], copies[k],
+		ret = rmx_stream_move(s->stream, RMX_IN, cells[k], copies[k],
 				      unit);
 	ret = stage_wait(s, ret);
 	return ret ? ret : (int64_t)n;
@@ -164,11 +164,12 @@ int rmx_staged_cells(struct rmaext_window *w, int kind, int op, int type,
 		return ret;
 	for (size_t k = 0; k < n && !update && !ret; k++)
 		ret = kind == RMAEXT_PUT
-			      ? rmx_stream_copy(s.stream, true, cells[k],
-						values + k * step, unit)
-			      : rmx_stream_copy(s.stream, false,
-						results + k * unit, cells[k],
-						unit);
+			      ? rmx_stream_move(s.stream, RMX_IN, cells[k],
+						(char *)(uintptr_t)values +
+							k * step,
+						unit)
+			      : rmx_stream_move(s.stream, RMX_OUT, cells[k],
+						results + k * unit, unit);
 	ret = update ? rmx_bulk_enter(w, w->self, ns) : stage_wait(&s, ret);
 	if (update && !ret) {
 		for (size_t k = 0; k < n && !ret; k += (size_t)some) {

@@ -9,6 +9,8 @@
 #include <dlfcn.h>
 
 #define NON_BLOCKING 1u /* CU_STREAM_NON_BLOCKING: not behind stream 0 */
+#define PORTABLE 1u	/* CU_MEMHOSTALLOC_PORTABLE: of all contexts */
+#define NO_TIMING 2u	/* CU_EVENT_DISABLE_TIMING */
 /* of enum CUpointer_attribute */
 enum { OF_DEVICE = 9, OF_START = 11, OF_SIZE = 12 };
 /* of enum CUresult */
@@ -19,6 +21,7 @@ enum {
 	NO_DEVICE = 100,
 	INVALID_DEVICE = 101,
 	INVALID_CONTEXT = 201,
+	NOT_READY = 600,
 	ILLEGAL_ADDRESS = 700,
 	CONTEXT_IS_DESTROYED = 709,
 };
@@ -38,11 +41,18 @@ static struct {
 	int (*cuCtxPushCurrent_v2)(void *);
 	int (*cuCtxPopCurrent_v2)(void **);
 	int (*cuStreamCreateWithPriority)(void **, unsigned int, int);
-	int (*cuStreamSynchronize)(void *);
+	int (*cuStreamDestroy_v2)(void *);
+	int (*cuStreamQuery)(void *);
+	int (*cuEventCreate)(void **, unsigned int);
+	int (*cuEventRecord)(void *, void *);
+	int (*cuEventQuery)(void *);
+	int (*cuMemHostAlloc)(void **, size_t, unsigned int);
+	int (*cuMemFreeHost)(void *);
 	int (*cuMemAlloc_v2)(address_t *, size_t);
 	int (*cuMemFree_v2)(address_t);
 	int (*cuMemcpyHtoDAsync_v2)(address_t, const void *, size_t, void *);
 	int (*cuMemcpyDtoHAsync_v2)(void *, address_t, size_t, void *);
+	int (*cuMemcpyDtoDAsync_v2)(address_t, address_t, size_t, void *);
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 #define SYMBOL(name) {#name, (void **)(void *)&cuda.name}
@@ -59,11 +69,18 @@ static const struct {
 	SYMBOL(cuCtxPushCurrent_v2),
 	SYMBOL(cuCtxPopCurrent_v2),
 	SYMBOL(cuStreamCreateWithPriority),
-	SYMBOL(cuStreamSynchronize),
+	SYMBOL(cuStreamDestroy_v2),
+	SYMBOL(cuStreamQuery),
+	SYMBOL(cuEventCreate),
+	SYMBOL(cuEventRecord),
+	SYMBOL(cuEventQuery),
+	SYMBOL(cuMemHostAlloc),
+	SYMBOL(cuMemFreeHost),
 	SYMBOL(cuMemAlloc_v2),
 	SYMBOL(cuMemFree_v2),
 	SYMBOL(cuMemcpyHtoDAsync_v2),
 	SYMBOL(cuMemcpyDtoHAsync_v2),
+	SYMBOL(cuMemcpyDtoDAsync_v2),
 };
 
 /* Why CUDA says so, most often, and what to do. */
@@ -206,37 +223,86 @@ static int context_leave(int result, const char *call)
 	return result ? cuda_fail(result, call) : 0;
 }
 
-static int cuda_stream(const struct rmx_device *device, void **it_p)
+static int stream_fill(struct rmaext_stream *s)
 {
-	int ret = context_enter(device);
+	void *pinned;
+	int result = cuda.cuMemHostAlloc(&pinned, 2 * RMX_HALF, PORTABLE);
 
-	if (ret)
-		return ret;
-	ret = cuda.cuStreamCreateWithPriority(it_p, NON_BLOCKING, 0);
-	return context_leave(ret, "cuStreamCreateWithPriority");
+	if (result)
+		return result;
+	result = cuda.cuStreamCreateWithPriority(&s->it, NON_BLOCKING, 0);
+	if (result)
+		goto free_pinned;
+	for (int i = 0; i < 2; i++) {
+		s->half[i].at = (char *)pinned + i * RMX_HALF;
+		result = cuda.cuEventCreate(&s->half[i].event, NO_TIMING);
+		if (result)
+			goto destroy_stream;
+	}
+	return 0;
+
+destroy_stream:
+	cuda.cuStreamDestroy_v2(s->it);
+free_pinned:
+	cuda.cuMemFreeHost(pinned);
+	return result;
 }
 
-static int cuda_copy(const struct rmaext_stream *s, bool in, void *to,
+static int cuda_stream(struct rmaext_stream *s)
+{
+	int ret = context_enter(s->device);
+
+	return ret ? ret : context_leave(stream_fill(s), "cuStreamCreate");
+}
+
+static int cuda_copy(const struct rmaext_stream *s, enum rmx_way way, void *to,
 		     const void *from, uint64_t len)
 {
-	int ret = len ? context_enter(s->device) : 0;
+	static const char *const calls[] = {
+		"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync"};
+	const address_t there = (uintptr_t)to, here = (uintptr_t)from;
+	int ret = context_enter(s->device);
 
-	if (ret || !len)
+	if (ret)
 		return ret;
-	ret = in ? cuda.cuMemcpyHtoDAsync_v2((uintptr_t)to, from, len, s->it)
-		 : cuda.cuMemcpyDtoHAsync_v2(to, (uintptr_t)from, len, s->it);
-	return context_leave(ret,
-			     in ? "cuMemcpyHtoDAsync" : "cuMemcpyDtoHAsync");
+	if (way == RMX_IN)
+		ret = cuda.cuMemcpyHtoDAsync_v2(there, from, len, s->it);
+	else if (way == RMX_OUT)
+		ret = cuda.cuMemcpyDtoHAsync_v2(to, here, len, s->it);
+	else
+		ret = cuda.cuMemcpyDtoDAsync_v2(there, here, len, s->it);
+	return context_leave(ret, calls[way]);
 }
 
-static int cuda_wait(const struct rmx_device *device, void *it)
+static int cuda_mark(const struct rmaext_stream *s, void *event)
+{
+	int ret = context_enter(s->device);
+
+	if (ret)
+		return ret;
+	return context_leave(cuda.cuEventRecord(event, s->it), "cuEventRecord");
+}
+
+static int ask(const struct rmx_device *device, int (*query)(void *), void *it,
+	       const char *call)
 {
 	int ret = context_enter(device);
 
 	if (ret)
 		return ret;
-	ret = cuda.cuStreamSynchronize(it);
-	return context_leave(ret, "cuStreamSynchronize");
+	ret = query(it);
+	return ret == NOT_READY ? context_leave(0, call),
+	       RMAEXT_PENDING	: context_leave(ret, call);
+}
+
+static int cuda_idle(const struct rmx_device *device, void *it)
+{
+	return ask(device, cuda.cuStreamQuery, it, "cuStreamQuery");
+}
+
+static int cuda_passed(const struct rmx_device *device, void *event)
+{
+	return ask(device, cuda.cuEventQuery, event, "cuEventQuery");
 }
 
 static int cuda_allocate(const struct rmx_device *device, uint64_t len,
@@ -270,7 +336,9 @@ const struct rmx_memory_kind rmx_cuda = {
 	.open = cuda_open,
 	.stream = cuda_stream,
 	.copy = cuda_copy,
-	.wait = cuda_wait,
+	.mark = cuda_mark,
+	.idle = cuda_idle,
+	.passed = cuda_passed,
 	.allocate = cuda_allocate,
 	.free = cuda_free,
 };

@@ -34,6 +34,8 @@ content = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
+_in_use: list[Any] = []  # arrays that a copy which has not ended in its time may still use
+
 
 class DeviceArray(np.ndarray):
     """Where an array lies, for what asks addresses and shapes; nobody may read its elements.
@@ -146,10 +148,11 @@ def _reached(it: Any) -> Iterator[tuple[_Facts, int, Any, Any]]:
     Gives its facts, the device and its number, and the stream; they are good within.
     """
     stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
+    limit = int(config.timeout_seconds(None) * 1e9)
     if hasattr(type(it), "__dlpack_device__"):
         number = int(it.__dlpack_device__()[1])
         device = opened(it, number)
-        called(lib.rmaext_stream_take(device, stream, handle), it)
+        called(lib.rmaext_stream_take(device, limit, stream, handle), it)
         capsule = it.__dlpack__(stream=handle[0])  # keeps it, until it is collected
         facts = _of_capsule(it, capsule)
         _find(it, facts)
@@ -158,12 +161,14 @@ def _reached(it: Any) -> Iterator[tuple[_Facts, int, Any, Any]]:
         number = _find(it, facts)
         device = opened(it, number)
         if facts.stream is not None:
-            called(lib.rmaext_device_wait(device, facts.stream), it)
-        called(lib.rmaext_stream_take(device, stream, handle), it)
-    yield facts, number, device, stream[0]
-    # after an error it may wait for something still: then nobody gets it
-    lib.rmaext_stream_give(stream[0])
-    del capsule
+            called(lib.rmaext_device_wait(device, facts.stream, limit), it)
+        called(lib.rmaext_stream_take(device, limit, stream, handle), it)
+    try:
+        yield facts, number, device, stream[0]
+    finally:
+        if lib.rmaext_stream_give(stream[0]):
+            _in_use.append((it, capsule))
+        del capsule
 
 
 def device_array(it: Any) -> DeviceArray:
@@ -193,7 +198,7 @@ def fetch(it: Any) -> NDArray[Any]:
     with _reached(it) as (facts, _, _, stream):
         made: NDArray[Any] = np.empty(facts.shape, facts.dtype)
         there = ffi.cast("void *", facts.address)
-        called(lib.rmaext_stream_copy(stream, 0, ffi.from_buffer(made), there, made.nbytes), it)
+        called(lib.rmaext_stream_copy(stream, 0, there, ffi.from_buffer(made), made.nbytes), it)
         made.flags.writeable = facts.writeable  # see check_result
         return made
 
