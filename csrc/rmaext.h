@@ -49,10 +49,11 @@ enum { RMAEXT_SLICE = 100000000 };
 enum { RMAEXT_READ = 1, RMAEXT_WRITE = 2 }; /* rights of origins */
 /* with them, in records: the memory can be made persistent */
 enum { RMAEXT_STORED = 4 };
-/* with them: it lies on a device, and only its owner reads and writes it */
+/* with them: it lies on a device, and no CPU reads and writes it */
 enum { RMAEXT_DEVICE = 8 };
 
-enum { RMAEXT_DIRECT = 0, RMAEXT_CMA = 1, RMAEXT_FABRIC = 2 }; /* routes */
+/* routes; 3 is RMAEXT_MESSAGE. IPC: of devices, copied by a stream of ours */
+enum { RMAEXT_DIRECT = 0, RMAEXT_CMA = 1, RMAEXT_FABRIC = 2, RMAEXT_IPC = 4 };
 
 /* operations of updates */
 enum {
@@ -297,9 +298,10 @@ struct rmaext_targets {
 	 * of all others */
 	const uint8_t *route;
 	void *const *map; /* of direct ones, and of this rank: the memory */
-	const uint64_t *address; /* of cma: the memory, in its process */
-	rmaext_blocks *blocks;	 /* with the window's control blocks, or NULL */
-	uint64_t block_at;	 /* bytes in them where the window's begin */
+	/* of cma: the memory, in its process; of ipc: a struct rmaext_export */
+	const uint64_t *address;
+	rmaext_blocks *blocks; /* with the window's control blocks, or NULL */
+	uint64_t block_at;     /* bytes in them where the window's begin */
 	/*
 	 * The window is dynamic: each rank's memory is what it has attached,
 	 * and offsets are addresses. Sizes then have no meaning, and all
@@ -309,6 +311,14 @@ struct rmaext_targets {
 	int64_t spin_ns;       /* how long a wait for memory stays awake */
 	const uint8_t *secret; /* of rmaext_client_open() alone */
 	rmaext_device *device; /* that has this rank's memory; NULL: the host */
+	const char *library;   /* of rmaext_device_find(), where a route is ipc;
+				  it goes by the fabric if it cannot be mapped */
+};
+
+/* Memory of a device, as others of this node can map it; in records. */
+struct rmaext_export {
+	uint8_t device[16], handle[64];
+	uint64_t at; /* byte of the allocation */
 };
 
 /*
@@ -981,7 +991,7 @@ void rmaext_records_column(const uint8_t *data, const int32_t *lengths,
 struct rmaext_ways {
 	uint8_t *route;
 	void **map;	   /* direct */
-	uint64_t *address; /* cma: in its process */
+	uint64_t *address; /* cma: in its process; ipc: what is exported */
 };
 int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 			const int64_t *here, int64_t count,
@@ -998,6 +1008,9 @@ struct rmaext_rows {
 	size_t step;
 };
 void rmaext_window_rows(rmaext_window *window, struct rmaext_rows *rows_p);
+
+/* How is a rank reached, which may be otherwise than it was asked for? */
+int rmaext_window_route(const rmaext_window *window, int64_t rank);
 
 /*
  * The ranks of a communicator, for all windows over it. `peers` and
@@ -1143,6 +1156,14 @@ int rmaext_device_allocate(rmaext_device *device, uint64_t len,
 void rmaext_device_free(rmaext_device *device, void *memory);
 
 /*
+ * export: -FI_EOPNOTSUPP: no other process can map it. try says why another's
+ * memory of `size` bytes cannot be mapped here, or 0.
+ */
+int rmaext_device_export(rmaext_device *device, const void *address,
+			 struct rmaext_export *export_p);
+int rmaext_import_try(const char *library, const void *exported, uint64_t size);
+
+/*
  * Attach memory of this rank to a dynamic window, and detach it. -EEXIST: some
  * of it is attached. -ENXIO: it is not attached as one piece. When detach
  * returns no rank uses the memory any more.
@@ -1270,8 +1291,9 @@ enum {
 	RMAEXT_RECORD_SITES = 256,
 	/* targets that are counted apart; the last one's are of all after it */
 	RMAEXT_RECORD_TARGETS = 4096,
-	RMAEXT_KINDS = 5,  /* kinds of operations that are counted */
-	RMAEXT_ROUTES = 4, /* RMAEXT_DIRECT, _CMA, _FABRIC, and _MESSAGE */
+	RMAEXT_KINDS = 5, /* kinds of operations that are counted */
+	/* RMAEXT_DIRECT, _CMA, _FABRIC, _MESSAGE, and _IPC */
+	RMAEXT_ROUTES = 5,
 };
 
 /* A route of records only: over the network, carried out by the target. */
@@ -1318,7 +1340,7 @@ struct rmaext_record_count {
 struct rmaext_record_counts {
 	/* direct ones of threads that hold the GIL; `errors` is 0 */
 	struct rmaext_record_count plain[5];
-	struct rmaext_record_count shared[5][4]; /* by kind and route */
+	struct rmaext_record_count shared[5][5]; /* by kind and route */
 	/*
 	 * From how many updates by message on a hint is due, as the target's
 	 * memory could be mapped here if it were rmaext's; 0: none.

@@ -58,7 +58,7 @@ Operation: TypeAlias = Literal[
 Comparison: TypeAlias = Literal["==", "!=", "<", "<=", ">", ">="]
 """How `Window.wait_until` compares an element with a value."""
 
-Route: TypeAlias = Literal["direct", "cma", "fabric"]
+Route: TypeAlias = Literal["direct", "cma", "fabric", "ipc"]
 """How a rank is reached: by loads and stores, by the kernel, or by libfabric."""
 
 Scope: TypeAlias = Literal["host", "network"]

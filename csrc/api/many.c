@@ -3,9 +3,9 @@
  * Operations on places all over the window: on elements, or, of requests, on
  * ranges of several. Where every target is mapped here, exec/many_direct.c does
  * the elements. Else a block of the places after another is sorted by target;
- * those of each target are copied by system calls, or are one request, and the
- * requests of a block are siblings. A request is one block; its long places are
- * a read or write each.
+ * those of each target are copied here (exec/many_per_target.c), or are one
+ * request, and the requests of a block are siblings. A request is one block;
+ * its long places are a read or write each.
  */
 #include "api/api.h"
 #include "exec/guard.h"

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Puts with a notification, and waits for notifications. */
 #include "api/api.h"
+#include "exec/streamed.h"
 #include "win/notify.h"
 
 #include <errno.h>
@@ -29,7 +30,8 @@ static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 	int ret = 0;
 
 	if (t->route == RMAEXT_FABRIC ||
-	    (t->route == RMAEXT_CMA && !rmx_copies(t))) {
+	    (t->route == RMAEXT_CMA && !rmx_copies(t)) ||
+	    (t->route == RMAEXT_IPC && !rmx_device_of(w, rank))) {
 		if (len <= RMX_COPY_MAX || w->root->attached)
 			return rmx_message_put(w, c, op_p);
 		ret = rmx_move_new(w, c, &op);
@@ -40,11 +42,16 @@ static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 		if (mapped || len)
 			rmx_count_direct(&w->tally, rank, kind, at, len, false);
 	} else {
-		ret = rmx_target_write(t, rank, offset, c->operand, len);
-		if (ret && !rmx_copies(t)) /* refused: by message */
+		ret = t->route == RMAEXT_IPC
+			      ? rmx_streamed_move(w, c)
+			      : rmx_target_write(t, rank, offset, c->operand,
+						 len);
+		/* refused: by message */
+		if (ret && t->route == RMAEXT_CMA && !rmx_copies(t))
 			return notified_put(w, c, op_p);
 		if (mapped || len)
-			rmx_count_copy(&w->tally, rank, kind, at, len, ret);
+			rmx_count_copy(&w->tally, rank, kind, t->route, at, len,
+				       ret);
 	}
 	if (!ret && !mapped)
 		return rmx_message_put(w,

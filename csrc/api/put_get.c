@@ -4,6 +4,7 @@
  * carried out at once or posted.
  */
 #include "api/api.h"
+#include "exec/streamed.h"
 
 #include <string.h>
 
@@ -40,7 +41,15 @@ static bool move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
 			    : rmx_target_read(t, rank, offset, c->result, len);
 		if (*ret_p && !rmx_copies(t))
 			return false;
-		rmx_count_copy(&w->tally, rank, kind, offset, len, *ret_p);
+		rmx_count_copy(&w->tally, rank, kind, t->route, offset, len,
+			       *ret_p);
+		return true;
+	case RMAEXT_IPC:
+		if (!rmx_device_of(w, rank))
+			return false;
+		*ret_p = rmx_streamed_move(w, c);
+		rmx_count_copy(&w->tally, rank, kind, t->route, offset, len,
+			       *ret_p);
 		return true;
 	}
 	return false;

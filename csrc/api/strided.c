@@ -89,7 +89,7 @@ static int strided_send(struct rmaext_window *w, const struct rmaext_call *c,
 	return rmx_op_run(op, op_p);
 }
 
-/* The kernel copies them. */
+/* The kernel copies them, or a stream. */
 static int strided_copy(struct rmaext_window *w, const struct rmaext_call *c,
 			const struct rmx_strides *s, struct rmaext_op **op_p)
 {
@@ -123,8 +123,9 @@ static int strided_run(struct rmaext_window *w, const struct rmaext_call *c,
 	if (c->part->locals)
 		return rmx_fail(-FI_EINVAL, c->rank, rmx_call_name(c),
 				"own memory in pieces: copy it first");
-	if (rmx_copies(t) &&
-	    (put || !rmx_places_by_messages(w, t, s->runs, s->run)))
+	if (rmx_device_of(w, c->rank) ||
+	    (rmx_copies(t) &&
+	     (put || !rmx_places_by_messages(w, t, s->runs, s->run))))
 		return strided_copy(w, c, s, op_p);
 	if (t->route == RMAEXT_FABRIC && s->run >= RMX_LONG_RUN &&
 	    !rmx_by_message(w, t, s->run))

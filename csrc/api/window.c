@@ -78,6 +78,7 @@ int rmaext_window_shut(rmaext_window *w)
 				"for them, then close again",
 				atomic_load(&w->rundown.users));
 	copies_forget(w);
+	rmx_imports_drop(w);
 	return 0;
 }
 

@@ -31,12 +31,20 @@ bool rmx_places_by_messages(const struct rmaext_window *w,
 	       atomic_load(&t->member->peer->serves);
 }
 
-static bool place_is_inside(const struct rmaext_window *w,
-			    const struct rmx_target *t,
-			    const struct rmx_piece *it)
+bool rmx_place_is_inside(const struct rmaext_window *w, int64_t rank,
+			 const struct rmx_piece *it)
 {
+	const struct rmx_target *t = rmx_target_of(w, rank);
+
 	return it->offset >= w->first && it->offset - w->first <= t->size &&
 	       it->len <= t->size - (it->offset - w->first);
+}
+
+int rmx_places_changed(int64_t rank, bool put)
+{
+	return rmx_fail(-FI_EINVAL, rank, put ? "put" : "get",
+			"the arrays of ranks or offsets changed during the "
+			"call");
 }
 
 /* Copies as many places as one system call takes. */
@@ -56,10 +64,8 @@ static int places_copy_some(const struct rmaext_window *w, int64_t rank,
 	if (alone)
 		local = put ? (char *)(uintptr_t)it.value : it.result;
 	do {
-		if (!place_is_inside(w, t, &it))
-			return rmx_fail(-FI_EINVAL, rank, put ? "put" : "get",
-					"the arrays of ranks or offsets "
-					"changed during the call");
+		if (!rmx_place_is_inside(w, rank, &it))
+			return rmx_places_changed(rank, put);
 		pieces[n++] = (struct iovec){
 			(void *)(uintptr_t)(base + it.offset), it.len};
 		if (put && !alone)

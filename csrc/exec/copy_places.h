@@ -14,6 +14,11 @@ bool rmx_places_by_messages(const struct rmaext_window *window,
 			    const struct rmx_target *target, uint64_t count,
 			    uint64_t unit);
 
+/* Is it in the window, and the error if it is not, though it was checked? */
+bool rmx_place_is_inside(const struct rmaext_window *window, int64_t rank,
+			 const struct rmx_piece *piece);
+int rmx_places_changed(int64_t rank, bool put);
+
 /*
  * Copies places of that rank, from places->next on, until all are copied (0) or
  * the time `until` (RMAEXT_PENDING: call it again). Else an error with a

@@ -25,7 +25,7 @@ struct rmx_per_target {
 	int64_t rank;
 	struct rmx_target *target;
 	uint32_t first, end;
-	bool messages; /* they go by messages, else by system call */
+	bool messages; /* they go by messages, else a copy is made here */
 	bool begun;    /* a request has these places */
 	uint64_t bytes;
 	struct rmx_places places;
@@ -212,8 +212,8 @@ struct rmx_places rmx_many_places(const struct rmx_many *many,
 				  const uint32_t *order, uint64_t count);
 
 /*
- * Copies what needs no message by system calls. Returns 0 when all are
- * done, RMAEXT_PENDING at the time `until`, or an error with a record.
+ * Copies what needs no message by system calls, or streams. Returns 0 when all
+ * are done, RMAEXT_PENDING at the time `until`, or an error with a record.
  */
 int rmx_per_target_copy(struct rmx_many *many, int64_t until);
 

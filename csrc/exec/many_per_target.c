@@ -1,17 +1,23 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The elements of a block by their target. Those of targets whose memory can be
- * copied by system call are carried out here, all others go by messages.
+ * copied by system call, or by a stream, are carried out here, all others go by
+ * messages.
  */
 #include "exec/copy_places.h"
 #include "exec/many.h"
+#include "exec/streamed.h"
 
 #include <stdlib.h>
 
 /* Do so many elements of a rank go by messages, and not by this CPU? */
-static bool target_by_messages(const struct rmx_many *b,
-			       const struct rmx_target *t, uint32_t count)
+static bool target_by_messages(const struct rmx_many *b, int64_t rank,
+			       uint32_t count)
 {
+	const struct rmx_target *t = rmx_target_of(b->window, rank);
+
+	if (!rmx_updates(b) && rmx_device_of(b->window, rank))
+		return false;
 	return rmx_updates(b) || !rmx_copies(t) ||
 	       (b->kind == RMAEXT_GET && !b->starts &&
 		rmx_places_by_messages(b->window, t, count, b->unit));
@@ -49,7 +55,7 @@ static int per_target_make(struct rmx_many *b)
 			return rmx_check(w, rmx_many_name(b), rank, 0, 0, 0);
 		it->rank = rank;
 		it->target = t;
-		it->messages = target_by_messages(b, t, b->number_of[rank]);
+		it->messages = target_by_messages(b, rank, b->number_of[rank]);
 		if ((it->messages && !(b->fabric && t->member->peer)) ||
 		    (t->access & b->access) != b->access)
 			return rmx_changed(b);
@@ -127,13 +133,14 @@ static void target_record(const struct rmx_many *b,
 			  const struct rmx_per_target *it, int ret)
 {
 	const unsigned int kind = rmx_many_counts_as(b);
+	const int route = it->target->route;
 	uint64_t bytes = 0;
 
 	for (uint64_t i = 0; i < it->places.count; i++)
 		bytes += rmx_place_at(&it->places, i).len;
-	rmx_count(&b->window->tally, it->rank, kind, RMAEXT_CMA, 1, bytes);
+	rmx_count(&b->window->tally, it->rank, kind, route, 1, bytes);
 	if (ret)
-		rmx_count_error(&b->window->tally, it->rank, kind, RMAEXT_CMA);
+		rmx_count_error(&b->window->tally, it->rank, kind, route);
 	if (rmx_record.traced)
 		rmx_event_add(&(struct rmaext_record_event){
 			.begin = b->begun,
@@ -146,7 +153,7 @@ static void target_record(const struct rmx_many *b,
 			.target = (int32_t)it->rank,
 			.outcome = ret,
 			.kind = (uint8_t)kind,
-			.route = RMAEXT_CMA,
+			.route = (uint8_t)route,
 		});
 }
 
@@ -159,12 +166,14 @@ int rmx_per_target_copy(struct rmx_many *b, int64_t until)
 
 		if (it->messages || it->places.next == it->places.count)
 			continue;
-		ret = rmx_places_copy(b->window, it->rank,
-				      b->kind == RMAEXT_PUT, &it->places,
-				      until);
+		ret = (rmx_device_of(b->window, it->rank) ? rmx_streamed_places
+							  : rmx_places_copy)(
+			b->window, it->rank, b->kind == RMAEXT_PUT, &it->places,
+			until);
 		if (!ret) {
 			target_record(b, it, 0);
-		} else if (!rmx_copies(it->target)) {
+		} else if (it->target->route == RMAEXT_CMA &&
+			   !rmx_copies(it->target)) {
 			it->messages = true; /* what is left of it */
 			ret = 0;
 		} else if (ret != RMAEXT_PENDING) {

@@ -244,8 +244,8 @@ int rmx_update_copied(struct rmaext_window *w, const struct rmaext_call *u)
 	if (u->result && !ret)
 		memcpy(u->result, old, len);
 	rmx_count_copy(&w->tally, rank,
-		       rmx_counted_as(RMAEXT_UPDATE, u->result), u->offset, len,
-		       ret);
+		       rmx_counted_as(RMAEXT_UPDATE, u->result), RMAEXT_CMA,
+		       u->offset, len, ret);
 	return ret;
 }
 

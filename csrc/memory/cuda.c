@@ -10,9 +10,10 @@
 
 #define NON_BLOCKING 1u /* CU_STREAM_NON_BLOCKING: not behind stream 0 */
 #define PORTABLE 1u	/* CU_MEMHOSTALLOC_PORTABLE: of all contexts */
+#define PEER_ACCESS 1u	/* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS */
 #define NO_TIMING 2u	/* CU_EVENT_DISABLE_TIMING */
 /* of enum CUpointer_attribute */
-enum { OF_DEVICE = 9, OF_START = 11, OF_SIZE = 12 };
+enum { OF_DEVICE = 9, CAN_IPC = 10, OF_START = 11, OF_SIZE = 12 };
 /* of enum CUresult */
 enum {
 	INVALID_VALUE = 1,
@@ -26,16 +27,29 @@ enum {
 	CONTEXT_IS_DESTROYED = 709,
 };
 
+#define UNUSED "this process uses no CUDA: use the device first"
+
 /* Addresses of a device are 64 bits, also where they are passed as numbers. */
 typedef unsigned long long address_t;
+
+struct ipc_handle { /* CUipcMemHandle */
+	char bytes[64];
+};
 
 static struct {
 	pthread_mutex_t lock;
 	void *handle;
+	bool begun; /* cuInit was called here */
 	int (*cuInit)(unsigned int);
 	int (*cuGetErrorName)(int, const char **);
 	int (*cuPointerGetAttribute)(void *, int, address_t);
 	int (*cuDeviceGet)(int *, int);
+	int (*cuDeviceGetCount)(int *);
+	int (*cuDeviceGetUuid_v2)(void *, int);
+	int (*cuIpcGetMemHandle)(struct ipc_handle *, address_t);
+	int (*cuIpcOpenMemHandle_v2)(address_t *, struct ipc_handle,
+				     unsigned int);
+	int (*cuIpcCloseMemHandle)(address_t);
 	int (*cuDevicePrimaryCtxGetState)(int, unsigned int *, int *);
 	int (*cuDevicePrimaryCtxRetain)(void **, int);
 	int (*cuCtxPushCurrent_v2)(void *);
@@ -64,6 +78,11 @@ static const struct {
 	SYMBOL(cuGetErrorName),
 	SYMBOL(cuPointerGetAttribute),
 	SYMBOL(cuDeviceGet),
+	SYMBOL(cuDeviceGetCount),
+	SYMBOL(cuDeviceGetUuid_v2),
+	SYMBOL(cuIpcGetMemHandle),
+	SYMBOL(cuIpcOpenMemHandle_v2),
+	SYMBOL(cuIpcCloseMemHandle),
 	SYMBOL(cuDevicePrimaryCtxGetState),
 	SYMBOL(cuDevicePrimaryCtxRetain),
 	SYMBOL(cuCtxPushCurrent_v2),
@@ -118,12 +137,14 @@ static int cuda_fail(int result, const char *call)
 			result, advice_of(result));
 }
 
-/* The caller has the lock. */
-static int library_open(const char *file)
+/* The caller has the lock. Without `load` it is to be there already. */
+static int library_open(const char *file, bool load)
 {
-	void *handle = dlopen(file, RTLD_NOW | RTLD_LOCAL);
-	int ret;
+	const int flags = RTLD_NOW | RTLD_LOCAL;
+	void *handle = dlopen(file, load ? flags : flags | RTLD_NOLOAD);
 
+	if (!handle && !load)
+		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlopen", UNUSED);
 	if (!handle)
 		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlopen",
 				"CUDA's driver library does not open: %s: "
@@ -139,20 +160,23 @@ static int library_open(const char *file)
 				"library",
 				file, symbols[i].name);
 	}
-	ret = cuda.cuInit(0);
-	if (ret)
-		return cuda_fail(ret, "cuInit");
 	cuda.handle = handle;
 	return 0;
 }
 
-static int library_need(const char *file)
+/* Without `begin`, nothing that the application has not done itself. */
+static int library_need(const char *file, bool begin)
 {
 	int ret = 0;
 
 	pthread_mutex_lock(&cuda.lock);
 	if (!cuda.handle)
-		ret = library_open(file);
+		ret = library_open(file, begin);
+	if (!ret && begin && !cuda.begun) {
+		ret = cuda.cuInit(0);
+		cuda.begun = !ret;
+		ret = ret ? cuda_fail(ret, "cuInit") : 0;
+	}
 	pthread_mutex_unlock(&cuda.lock);
 	return ret;
 }
@@ -163,7 +187,7 @@ static int cuda_find(const char *library, const void *address, uint64_t len,
 	const address_t at = (uintptr_t)address;
 	address_t start = 0;
 	size_t size = 0;
-	int ret = library_need(library), number = -1, result;
+	int ret = library_need(library, true), number = -1, result;
 
 	if (ret)
 		return ret;
@@ -186,7 +210,7 @@ static int cuda_find(const char *library, const void *address, uint64_t len,
 static int cuda_open(const char *library, struct rmx_device *device)
 {
 	unsigned int flags;
-	int ret = library_need(library), it, active = 0, result;
+	int ret = library_need(library, true), it, active = 0, result;
 
 	if (ret)
 		return ret;
@@ -221,6 +245,95 @@ static int context_leave(int result, const char *call)
 
 	cuda.cuCtxPopCurrent_v2(&own);
 	return result ? cuda_fail(result, call) : 0;
+}
+
+/* Memory of pools and of cuMemCreate has no handle. */
+static int cuda_export(const void *address, const struct rmx_device *device,
+		       struct rmaext_export *export_p)
+{
+	const address_t at = (uintptr_t)address;
+	struct ipc_handle handle;
+	unsigned int can = 0;
+	address_t start = 0;
+	int ret, it;
+
+	ret = cuda.cuPointerGetAttribute(&can, CAN_IPC, at);
+	if (!ret && !can)
+		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, "device",
+				"cudaMalloc has not made that memory, but a "
+				"pool or cuMemCreate, which CUDA has no "
+				"handle for");
+	if (!ret)
+		ret = cuda.cuPointerGetAttribute(&start, OF_START, at);
+	if (!ret)
+		ret = cuda.cuDeviceGet(&it, device->number);
+	if (!ret)
+		ret = cuda.cuDeviceGetUuid_v2(export_p->device, it);
+	if (ret)
+		return cuda_fail(ret, "cuPointerGetAttribute");
+	ret = context_enter(device);
+	if (ret)
+		return ret;
+	ret = cuda.cuIpcGetMemHandle(&handle, start);
+	memcpy(export_p->handle, &handle, sizeof(handle));
+	export_p->at = at - start;
+	return context_leave(ret, "cuIpcGetMemHandle");
+}
+
+static int cuda_seek(const char *library, const struct rmaext_export *export,
+		     int *number_p)
+{
+	uint8_t uuid[sizeof(export->device)];
+	int ret = library_need(library, false), count = 0, it, active;
+	unsigned int flags;
+
+	if (ret)
+		return ret;
+	ret = cuda.cuDeviceGetCount(&count);
+	if (ret == NOT_INITIALIZED)
+		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "device", UNUSED);
+	if (ret)
+		return cuda_fail(ret, "cuDeviceGetCount");
+	for (int i = 0; i < count; i++) {
+		if (cuda.cuDeviceGet(&it, i) ||
+		    cuda.cuDeviceGetUuid_v2(uuid, it) ||
+		    memcmp(uuid, export->device, sizeof(uuid)))
+			continue;
+		ret = cuda.cuDevicePrimaryCtxGetState(it, &flags, &active);
+		if (ret)
+			return cuda_fail(ret, "cuDevicePrimaryCtxGetState");
+		*number_p = i;
+		return active ? 0
+			      : rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, "device",
+					 "this process has no context on "
+					 "device %d: use the device first",
+					 i);
+	}
+	return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, "device",
+			"this process does not see that device: see "
+			"CUDA_VISIBLE_DEVICES");
+}
+
+static int cuda_import(const struct rmx_device *device,
+		       const struct rmaext_export *export, char **base_p)
+{
+	struct ipc_handle handle;
+	address_t base = 0;
+	int ret = context_enter(device);
+
+	if (ret)
+		return ret;
+	memcpy(&handle, export->handle, sizeof(handle));
+	ret = cuda.cuIpcOpenMemHandle_v2(&base, handle, PEER_ACCESS);
+	*base_p = (char *)(uintptr_t)base;
+	return context_leave(ret, "cuIpcOpenMemHandle");
+}
+
+static void cuda_close(const struct rmx_device *device, char *base)
+{
+	if (!context_enter(device))
+		context_leave(cuda.cuIpcCloseMemHandle((uintptr_t)base),
+			      "cuIpcCloseMemHandle");
 }
 
 static int stream_fill(struct rmaext_stream *s)
@@ -334,6 +447,10 @@ const struct rmx_memory_kind rmx_cuda = {
 	.name = "cuda",
 	.find = cuda_find,
 	.open = cuda_open,
+	.export = cuda_export,
+	.seek = cuda_seek,
+	.import = cuda_import,
+	.close = cuda_close,
 	.stream = cuda_stream,
 	.copy = cuda_copy,
 	.mark = cuda_mark,

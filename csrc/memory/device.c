@@ -9,6 +9,7 @@
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards these */
 static struct rmx_device *devices[RMX_DEVICES];
+static struct rmx_import *imports;
 
 int rmaext_device_find(const char *library, const void *address, uint64_t len,
 		       int *number_p)
@@ -90,15 +91,20 @@ static int wait_for(const struct rmx_device *device, done_fn done, void *it,
 	return ret;
 }
 
-/* Of `late`, whose lock the caller has, those are free whose work has ended. */
+/*
+ * Of `late`, whose lock the caller has, those are free whose work has ended. A
+ * context that is broken says of no stream that it has.
+ */
 static void late_look(struct rmx_device *device, bool *stuck_p)
 {
 	struct rmaext_stream **at = &device->late, *s;
+	int ret;
 
 	*stuck_p = false;
 	while ((s = *at)) {
-		if (device->kind->idle(device, s->it) == RMAEXT_PENDING) {
-			*stuck_p |= !s->lent;
+		ret = device->kind->idle(device, s->it);
+		if (ret) {
+			*stuck_p |= ret == RMAEXT_PENDING && s->overdue;
 			at = &s->next;
 			continue;
 		}
@@ -149,7 +155,7 @@ struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
 		return NULL;
 	s->limit = limit;
 	s->moves_mpi = moves_mpi;
-	s->lent = s->late = false;
+	s->lent = s->late = s->overdue = false;
 	return s;
 }
 
@@ -169,7 +175,8 @@ static int stream_wait(struct rmaext_stream *s, done_fn done, void *it)
 {
 	const int ret = wait_for(s->device, done, it, s->limit, s->moves_mpi);
 
-	s->late |= ret == -FI_ETIMEDOUT;
+	s->overdue |= ret == -FI_ETIMEDOUT && !s->lent;
+	s->late |= ret != 0; /* an error does not say that it is idle */
 	return ret;
 }
 
@@ -236,6 +243,12 @@ int rmx_stream_move(struct rmaext_stream *s, enum rmx_way way, void *there,
 	return ret;
 }
 
+int rmx_stream_across(struct rmaext_stream *s, void *to, const void *from,
+		      uint64_t len)
+{
+	return s->device->kind->copy(s, RMX_ACROSS, to, from, len);
+}
+
 int rmx_stream_finish(struct rmaext_stream *s, int ret)
 {
 	const unsigned int older = s->filled ^ 1;
@@ -267,8 +280,7 @@ int rmaext_stream_take(rmaext_device *device, int64_t timeout,
 
 int rmaext_stream_give(rmaext_stream *s)
 {
-	const bool late =
-		s->device->kind->idle(s->device, s->it) == RMAEXT_PENDING;
+	const bool late = s->device->kind->idle(s->device, s->it);
 
 	s->late |= late;
 	rmx_stream_give(s);
@@ -296,4 +308,103 @@ int rmaext_device_allocate(rmaext_device *device, uint64_t len, void **memory_p)
 void rmaext_device_free(rmaext_device *device, void *memory)
 {
 	device->kind->free(device, memory);
+}
+
+/* -- memory of other processes */
+
+int rmaext_device_export(rmaext_device *device, const void *address,
+			 struct rmaext_export *export_p)
+{
+	return device->kind->export(address, device, export_p);
+}
+
+/* The caller has the lock. */
+static int import_find(struct rmx_device *device,
+		       const struct rmaext_export *from,
+		       struct rmx_import **import_p)
+{
+	struct rmx_import *it = imports;
+	int ret;
+
+	while (it &&
+	       (it->owner != getpid() ||
+		memcmp(&it->from, from, offsetof(struct rmaext_export, at))))
+		it = it->next;
+	if (!it) {
+		it = calloc(1, sizeof(*it));
+		if (!it)
+			return rmx_no_memory("a mapping");
+		ret = device->kind->import(device, from, &it->base);
+		if (ret) {
+			free(it);
+			return ret;
+		}
+		it->device = device;
+		it->from = *from;
+		it->owner = getpid();
+		it->next = imports;
+		imports = it;
+	}
+	it->users++;
+	*import_p = it;
+	return 0;
+}
+
+int rmx_import_open(const char *library, const void *export, uint64_t size,
+		    struct rmx_import **import_p, char **map_p)
+{
+	struct rmx_device *device;
+	struct rmaext_export from;
+	struct rmx_import *it = NULL;
+	int ret, number;
+
+	memcpy(&from, export, sizeof(from));
+	ret = rmx_cuda.seek(library, &from, &number);
+	if (!ret)
+		ret = rmaext_device_open(library, number, &device);
+	if (ret)
+		return ret;
+	pthread_mutex_lock(&lock);
+	ret = import_find(device, &from, &it);
+	pthread_mutex_unlock(&lock);
+	if (ret)
+		return ret;
+	ret = device->kind->find(library,
+				 (void *)((uintptr_t)it->base + from.at), size,
+				 &number);
+	if (ret) {
+		rmx_import_close(it);
+		return ret;
+	}
+	*map_p = it->base + from.at;
+	*import_p = it;
+	return 0;
+}
+
+void rmx_import_close(struct rmx_import *it)
+{
+	struct rmx_import **at = &imports;
+
+	if (!it || it->owner != getpid())
+		return;
+	pthread_mutex_lock(&lock);
+	if (!--it->users) {
+		while (*at != it)
+			at = &(*at)->next;
+		*at = it->next;
+		it->device->kind->close(it->device, it->base);
+		free(it);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int rmaext_import_try(const char *library, const void *export, uint64_t size)
+{
+	struct rmx_import *it;
+	char *map;
+	int ret = rmx_import_open(library, export, size, &it, &map);
+
+	if (!ret)
+		rmx_import_close(it);
+	return ret;
 }

@@ -44,7 +44,8 @@ struct rmaext_stream {
 	int64_t limit;	     /* ns for which one wait waits */
 	bool moves_mpi;	     /* waits call MPI */
 	bool lent;	     /* others may have put work of theirs into it */
-	bool late;	     /* a wait has ended before the work has */
+	bool late;	     /* a wait has ended, perhaps before the work has */
+	bool overdue;	     /* so has one for its time, and only for ours */
 	unsigned int filled; /* the half that is being filled */
 	struct rmx_half half[2];
 	struct rmaext_stream *next;
@@ -76,6 +77,19 @@ struct rmx_memory_kind {
 	int (*open)(const char *library, struct rmx_device *device);
 	/* Fills in `it`, and of each half `at` and `event`. */
 	int (*stream)(struct rmaext_stream *stream);
+	/* What other processes of this node can map those bytes by. */
+	int (*export)(const void *address, const struct rmx_device *device,
+		      struct rmaext_export *export_p);
+	/*
+	 * Which device of this process is that? The library is not opened for
+	 * it, nor is there one where the application has made no context.
+	 */
+	int (*seek)(const char *library, const struct rmaext_export *export,
+		    int *number_p);
+	/* Maps what is exported, once; and ends that. */
+	int (*import)(const struct rmx_device *device,
+		      const struct rmaext_export *export, char **base_p);
+	void (*close)(const struct rmx_device *device, char *base);
 	/*
 	 * Queue a copy, and an event: the memory stays as it is until idle()
 	 * or passed() has returned 0. The host's is pinned.
@@ -91,6 +105,29 @@ struct rmx_memory_kind {
 			void **memory_p);
 	void (*free)(const struct rmx_device *device, void *memory);
 };
+
+/*
+ * Memory of another process's device that is mapped here: once for all windows
+ * over what one allocation has.
+ */
+struct rmx_import {
+	struct rmx_device *device;
+	struct rmaext_export from; /* but for `at` */
+	char *base;
+	unsigned int users;
+	pid_t owner; /* not its children */
+	struct rmx_import *next;
+};
+
+/*
+ * Maps `size` bytes that another process of this node has exported; the record
+ * is from there, and may be anything. Returns 0, and the caller has one use of
+ * the import, or an error with a record.
+ */
+int rmx_import_open(const char *library, const void *export, uint64_t size,
+		    struct rmx_import **import_p, char **map_p);
+/* No copy is under way any more. NULL does nothing. */
+void rmx_import_close(struct rmx_import *import);
 
 /* cuda.c */
 extern const struct rmx_memory_kind rmx_cuda;
@@ -113,6 +150,10 @@ void rmx_stream_give(struct rmaext_stream *stream);
  */
 int rmx_stream_move(struct rmaext_stream *stream, enum rmx_way way, void *there,
 		    void *here, uint64_t len);
+
+/* The same between two places in the memory of devices. */
+int rmx_stream_across(struct rmaext_stream *stream, void *to, const void *from,
+		      uint64_t len);
 
 /*
  * Waits for all that was begun, after `ret` too, which was an error of that.

@@ -248,16 +248,16 @@ static inline void rmx_count_direct(const struct rmx_tally *tally, int64_t rank,
 		rmx_event_here(tally, rank, kind, RMAEXT_DIRECT, offset, bytes);
 }
 
-/* The same of a copy by system call, which has returned `ret`. */
+/* The same of a copy by the kernel or a device, which has returned `ret`. */
 static inline void rmx_count_copy(const struct rmx_tally *tally, int64_t rank,
-				  unsigned int kind, uint64_t offset,
+				  unsigned int kind, int route, uint64_t offset,
 				  uint64_t bytes, int ret)
 {
-	rmx_count(tally, rank, kind, RMAEXT_CMA, 1, bytes);
+	rmx_count(tally, rank, kind, route, 1, bytes);
 	if (ret)
-		rmx_count_error(tally, rank, kind, RMAEXT_CMA);
+		rmx_count_error(tally, rank, kind, route);
 	if (tally->of && rmx_record.traced)
-		rmx_event_here(tally, rank, kind, RMAEXT_CMA, offset, bytes);
+		rmx_event_here(tally, rank, kind, route, offset, bytes);
 }
 
 /* -- entries.c */

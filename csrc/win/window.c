@@ -61,6 +61,34 @@ static struct rmx_row targets_row(const struct rmaext_targets *from,
 	return row;
 }
 
+/* What cannot be mapped goes by messages. */
+static void target_import(const struct rmaext_window *w, struct rmx_target *t,
+			  const struct rmaext_targets *from, int64_t i)
+{
+	const void *exported = (const void *)(uintptr_t)from->address[i];
+
+	t->import = NULL;
+	if (w->members->here[i] == w->self)
+		t->map = from->map[i];
+	else if (rmx_import_open(from->library, exported, t->size, &t->import,
+				 &t->map))
+		t->route = RMAEXT_FABRIC;
+}
+
+void rmx_imports_drop(struct rmaext_window *w)
+{
+	const struct rmaext_members *m = w->members;
+
+	for (int64_t i = 0; w->root == w && i < m->here_count; i++) {
+		struct rmx_target *t = &w->targets[m->here[i]];
+
+		if (t->route != RMAEXT_IPC)
+			continue;
+		rmx_import_close(t->import);
+		t->import = NULL;
+	}
+}
+
 /*
  * Where all ranks are alike, targets on other nodes are left for
  * rmx_target_fill().
@@ -89,6 +117,8 @@ static void window_set_targets(struct rmaext_window *w,
 			t->map = from->map[i];
 		else if (t->route == RMAEXT_CMA)
 			t->address = from->address[i];
+		else if (t->route == RMAEXT_IPC)
+			target_import(w, t, from, i);
 		if (m->here[i] == w->self)
 			w->own = from->map ? from->map[i] : NULL;
 	}
@@ -200,7 +230,7 @@ static void view_set_target(struct rmaext_window *w, int64_t rank,
 	rmx_target_set(w, rank, &row);
 	if (rmx_filled(from)) /* else it is the fabric */
 		t->route = from->route;
-	if (t->route == RMAEXT_DIRECT)
+	if (t->route == RMAEXT_DIRECT || t->route == RMAEXT_IPC)
 		t->map = from->map && len ? from->map + view->first : from->map;
 	else if (t->route == RMAEXT_CMA)
 		t->address = from->address + (len ? view->first : 0);
@@ -390,8 +420,14 @@ void rmaext_window_reopen(rmaext_window *w)
 		atomic_store(&w->rundown.closed, false);
 }
 
+int rmaext_window_route(const rmaext_window *w, int64_t rank)
+{
+	return w->targets[rank].route;
+}
+
 void rmx_window_free(struct rmaext_window *w)
 {
+	rmx_imports_drop(w);
 	pthread_mutex_destroy(&w->lock);
 	window_drop(w);
 }

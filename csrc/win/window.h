@@ -6,6 +6,7 @@
 #ifndef RMAEXT_WINDOW_H
 #define RMAEXT_WINDOW_H
 
+#include "memory/device.h"
 #include "net/endpoint.h"
 #include "record/record.h"
 #include "shm/control_block.h"
@@ -65,12 +66,19 @@ struct rmaext_blocks {
 struct rmx_target {
 	const struct rmx_member *member;
 	union {
-		char *map;	  /* RMAEXT_DIRECT: the memory, mapped here */
+		/* RMAEXT_DIRECT: the memory, mapped here; so of RMAEXT_IPC,
+		 * for devices */
+		char *map;
 		uint64_t address; /* RMAEXT_CMA: its address there */
 		uint64_t base;	  /* RMAEXT_FABRIC: what transfers add */
 	};
 	uint64_t size; /* bytes */
-	uint64_t key;
+	union {
+		uint64_t key;
+		/* RMAEXT_IPC: of the root's target; NULL: own memory, or it is
+		 * not mapped any more */
+		struct rmx_import *import;
+	};
 	/*
 	 * What a flush waits for, and gets whose own calls wait for them. Who
 	 * completes one changes one of these, last: the window may be freed
@@ -255,6 +263,13 @@ int rmx_window_new(struct rmaext_fabric *fabric,
 int rmx_window_part(struct rmaext_window *of, const struct rmaext_grant *grant,
 		    struct rmaext_window **part_p);
 
+/*
+ * Unmaps what other processes' devices have of the window: no call on it or its
+ * views is under way. If it is opened again messages go there. The owner may
+ * free its memory once all ranks have done so.
+ */
+void rmx_imports_drop(struct rmaext_window *window);
+
 /* Frees a window, or a view, that nobody uses any more. */
 void rmx_window_free(struct rmaext_window *window);
 
@@ -277,11 +292,28 @@ static inline bool rmx_copies(const struct rmx_target *t)
 		 t->member->peer);
 }
 
-/* Does the target's memory lie on a device? All to it goes as messages. */
+/* Does the target's memory lie on a device? No network reaches that. */
 static inline bool rmx_on_device(const struct rmx_target *t)
 {
 	return atomic_load_explicit(&t->access, memory_order_relaxed) &
 	       RMAEXT_DEVICE;
+}
+
+/*
+ * Which device copies puts and gets to a rank, in a stream of this process?
+ * NULL: none does. The caller is inside the window.
+ */
+static inline struct rmx_device *rmx_device_of(const struct rmaext_window *w,
+					       int64_t rank)
+{
+	const struct rmx_import *import;
+
+	if (w->targets[rank].route != RMAEXT_IPC)
+		return NULL;
+	if (rank == w->self)
+		return w->device;
+	import = w->root->targets[rank].import;
+	return import ? import->device : NULL;
 }
 
 /* Do puts and gets of so many bytes go as messages? */

@@ -20,6 +20,7 @@ struct head {
 	struct rmaext_part_record it;
 	size_t shape_len; /* bytes */
 	const uint8_t *shape, *dtype, *key;
+	bool exported; /* key is a struct rmaext_export, and no key */
 };
 
 /* The CRC-32 of zlib, half a byte at a time. */
@@ -56,7 +57,8 @@ static bool frame_is_valid(const uint8_t *at, size_t len)
 
 static bool head_read(struct head *h, const uint8_t *at, size_t len)
 {
-	const struct rmaext_part_record *it = &h->it;
+	struct rmaext_part_record *it = &h->it;
+	size_t left;
 
 	if (len < sizeof(h->it))
 		return false;
@@ -65,9 +67,16 @@ static bool head_read(struct head *h, const uint8_t *at, size_t len)
 	h->shape = at + sizeof(h->it);
 	h->dtype = h->shape + h->shape_len;
 	h->key = h->dtype + it->dtype_len;
-	return len - sizeof(h->it) ==
-		       h->shape_len + it->dtype_len + it->key_len &&
-	       (it->access & (RMAEXT_READ | RMAEXT_WRITE)) &&
+	left = len - sizeof(h->it);
+	if (left != h->shape_len + it->dtype_len + it->key_len)
+		return false;
+	/* no key leads to a device's memory */
+	h->exported = it->access & RMAEXT_DEVICE && it->key_len;
+	if (h->exported && it->key_len != sizeof(struct rmaext_export))
+		return false;
+	if (h->exported)
+		it->key_len = 0;
+	return (it->access & (RMAEXT_READ | RMAEXT_WRITE)) &&
 	       it->access <= (RMAEXT_READ | RMAEXT_WRITE | RMAEXT_STORED |
 			      RMAEXT_DEVICE) &&
 	       it->base <= UINT64_MAX - it->size &&
@@ -129,7 +138,6 @@ int rmaext_records_check(const uint8_t *data, const int32_t *lengths,
 			all.access = h.it.access;
 			all.align = (uint8_t)(h.it.address % LEAST_ALIGN);
 		}
-		/* no key leads to a device's memory */
 		keyed = h.it.size && !(h.it.access & RMAEXT_DEVICE);
 		if (!bytes_equal(h.dtype, h.it.dtype_len, first.dtype,
 				 first.it.dtype_len) ||
@@ -238,8 +246,12 @@ int rmaext_records_ways(const uint8_t *data, const int32_t *lengths,
 		if (!neighbour[i] ||
 		    !head_read(&h, data + FRAME, (size_t)lengths[rank] - FRAME))
 			continue;
+		if (h.exported) {
+			ways->route[i] = RMAEXT_IPC;
+			ways->address[i] = (uintptr_t)h.key;
+		}
 		if (h.it.access & RMAEXT_DEVICE)
-			continue; /* the network's messages reach it */
+			continue; /* else the network's messages reach it */
 		reach = rmaext_neighbour_reach(neighbour[i]);
 		if (reach & RMAEXT_CAN_MAP && h.it.block.fd >= 0) {
 			ret = rmaext_neighbour_map(neighbour[i], &h.it.block,

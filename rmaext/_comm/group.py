@@ -23,6 +23,7 @@ from .._memory.node import NO_ARENA, NO_BLOCK, Arena, Block, Process, Team, allo
 from .._native._lib import ffi, lib
 from .._native.owned import owned
 from .._record import advice, writer
+from .._runtime import config as environment
 from .._runtime import late, lifetime, locks, mpi_progress
 from .._runtime.config import Config, tell_of_launcher, tell_of_unknown
 from .._runtime.failures import check, is_of_all
@@ -409,8 +410,8 @@ class Group:
                 if rank != self.rank:
                     self._nears[i] = self.processes[rank].handle
         told.find(self._nears, ways)
-        far = self.forced or told.own.access & lib.RMAEXT_DEVICE
-        ways.set(self.rank, lib.RMAEXT_FABRIC if far else lib.RMAEXT_DIRECT, own)
+        here = lib.RMAEXT_IPC if told.own.access & lib.RMAEXT_DEVICE else lib.RMAEXT_DIRECT
+        ways.set(self.rank, lib.RMAEXT_FABRIC if self.forced else here, own)
         return ways
 
     def members(self, network: Network | None) -> Any:
@@ -454,10 +455,14 @@ class Group:
             *((ffi.NULL, 0) if block is None else (block.table, 8 * block.base)),
             *(dynamic, int(self.spin * 1e9), ffi.NULL, device),
         ]
-        targets = ffi.new("struct rmaext_targets *", what)
+        library = ffi.new("char[]", environment.cuda_library())
+        targets = ffi.new("struct rmaext_targets *", [*what, library])
         handle = ffi.new("rmaext_window **")
         own = network.fabric.live() if network else ffi.NULL
         check(lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle))
+        for i, rank in enumerate(ways.here):
+            if ways.route[i] == lib.RMAEXT_IPC:  # unless it could not be mapped
+                ways.route[i] = lib.rmaext_window_route(handle[0], rank)
         # the struct outlives close: another thread may still be inside a call
         return owned(handle[0], lib.rmaext_window_free)
 

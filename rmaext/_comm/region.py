@@ -16,6 +16,8 @@ from .._fabric.registration import PLAIN
 from .._memory import arrays, node, pages
 from .._memory.node import NO_BLOCK
 from .._native._lib import ffi, lib
+from .._runtime import config
+from .._runtime.failures import from_c
 from .._runtime.log import log
 from ..errors import NotLocalError, Unsupported
 from .columns import Column, Columns, Records, Told, Ways
@@ -143,15 +145,38 @@ class Region:
             route = self.routes[rank]
             if rank == group.rank or process is None or route == lib.RMAEXT_DIRECT:
                 continue
-            if self.records[rank].access & lib.RMAEXT_DEVICE:
-                why = "its array is on a device, and its owner copies from and to it"
-            elif not process.can_map:
+            if self.records.access[rank] & lib.RMAEXT_DEVICE:
+                self._report_device(rank)
+                continue
+            if not process.can_map:
                 why = "its memory cannot be mapped"
             else:
                 why = "its array is not in memory that can be mapped: use Window.allocate, "
                 why += "rmaext.empty or rmaext.zeros"
             name = "cma" if route == lib.RMAEXT_CMA else "fabric"
             log.debug("route to rank %d is %s, not direct: %s", rank, name, why)
+
+    def _report_device(self, rank: int) -> None:
+        """Say why a rank's memory, which lies on a device, is not mapped here."""
+        i = self.group.here.index(rank)
+        exported = ffi.cast("void *", self.ways.address[i])
+        if self.routes[rank] == lib.RMAEXT_IPC:
+            return
+        why = "its process has not said how"
+        if exported != ffi.NULL:
+            size = self.records.size[rank]
+            code = lib.rmaext_import_try(config.cuda_library(), exported, size)
+            why = str(from_c(code, "it cannot be mapped")) if code else "it is mapped by now"
+        log.debug("route to rank %d is fabric, not ipc: %s", rank, why)
+
+    def _export(self, pointer: Any) -> bytes:
+        """Return what others of this node can map the array by, which lies on a device."""
+        made = ffi.new("struct rmaext_export *")
+        code = lib.rmaext_device_export(self.device, pointer, made)
+        if not code:
+            return bytes(ffi.buffer(made))
+        log.debug("no other rank maps this one's array: %s", from_c(code, "export"))
+        return b""
 
     @property
     def device(self) -> Any:
@@ -179,7 +204,7 @@ class Region:
             block = node.Arena.find(pointer, array.nbytes)
         text = dtype_text(array.dtype)
         where = (key, start, array.shape, block, self.parts, self.group.fresh(block))
-        access = self._access
+        access, exported = self._access, b""
         if self.registration.persistent or (block is NO_BLOCK and pages.is_a_file(array)):
             access |= int(lib.RMAEXT_STORED)
         if on_device:
@@ -187,7 +212,8 @@ class Region:
                 text = "persistent=True: the array lies on a device, and no file holds it"
                 raise Unsupported(errno.EOPNOTSUPP, text)
             access |= int(lib.RMAEXT_DEVICE)
-        return WindowRecord(array.nbytes, base, access, text, *where)
+            exported = self._export(pointer) if network else b""
+        return WindowRecord(array.nbytes, base, access, text, *where, exported)
 
     def _register(self, pointer: Any, number: int) -> tuple[bytes, int]:
         """Return the key of the own array, and the base of its addresses."""

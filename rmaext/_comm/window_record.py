@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._native._lib import ffi
+from .._native._lib import ffi, lib
 from .._runtime.reports import dtype_name
 from ..errors import KeyRecordError
 from .agreement import LIMIT, malformed
@@ -35,6 +35,7 @@ class WindowRecord(NamedTuple):
     block: tuple[int, int, int, int] = (-1, 0, 0, 0)  # of its arena; -1: elsewhere
     parts: int = 0  # arrays that the window has there, this being the first; 0: not a list
     fresh: bool = False  # the first of this communicator in that part of the arena
+    exported: bytes = b""  # of a device's memory, which has no key: struct rmaext_export
 
     def pack(self) -> bytes:
         """Return the payload of a record."""
@@ -43,10 +44,11 @@ class WindowRecord(NamedTuple):
             text = f"dtype in {len(dtype)} bytes: too long for a window: let it have fewer fields"
             raise KeyRecordError(errno.EMSGSIZE, text)
         where = self.size, self.base, self.address, self.block
-        lengths = len(dtype), len(self.key), len(self.shape)
+        key = self.key or self.exported
+        lengths = len(dtype), len(key), len(self.shape)
         what = (*where, self.parts, *lengths, self.access, self.fresh)
         head = bytes(ffi.buffer(ffi.new("struct rmaext_part_record *", what)))
-        return head + np.array(self.shape, np.uint64).tobytes() + dtype + self.key
+        return head + np.array(self.shape, np.uint64).tobytes() + dtype + key
 
     @classmethod
     def unpack(cls, payload: bytes) -> WindowRecord:
@@ -71,7 +73,13 @@ class WindowRecord(NamedTuple):
         except UnicodeDecodeError:
             malformed("dtype of the window")
         block = (it.block.fd, it.block.inode, it.block.size, it.block.offset)
-        return cls(size, base, it.access, words, key, address, shape, block, it.parts, it.fresh > 0)
+        exported = b""
+        if it.access & lib.RMAEXT_DEVICE:
+            key, exported = b"", key
+            if len(exported) not in (0, ffi.sizeof("struct rmaext_export")):
+                malformed("how to map a device's memory")
+        where = (key, address, shape, block, it.parts, it.fresh > 0, exported)
+        return cls(size, base, it.access, words, *where)
 
 
 def dtype_text(dtype: np.dtype[Any]) -> str:

@@ -46,6 +46,7 @@ ROUTES: dict[int, Route] = {
     lib.RMAEXT_DIRECT: "direct",
     lib.RMAEXT_CMA: "cma",
     lib.RMAEXT_FABRIC: "fabric",
+    lib.RMAEXT_IPC: "ipc",
 }
 
 

@@ -131,6 +131,8 @@ class ManyRequests(RangeOperations[ScalarT]):
         """Return which of these ranks a call reaches over the network."""
         if self._fabric is None:
             return np.zeros(ranks.shape, bool)
-        near = lib.RMAEXT_DIRECT if call.kind == lib.RMAEXT_UPDATE else lib.RMAEXT_CMA
-        known = np.where((ranks >= 0) & (ranks < len(self._sizes)), ranks, 0)
-        return np.array([self._routes[rank] > near for rank in range(len(self._sizes))])[known]
+        routes = np.array([self._routes[rank] for rank in range(len(self._sizes))])
+        known = np.where((ranks >= 0) & (ranks < len(routes)), ranks, 0)
+        updates = call.kind == lib.RMAEXT_UPDATE
+        far: Array = routes != lib.RMAEXT_DIRECT if updates else routes == lib.RMAEXT_FABRIC
+        return far[known]

@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 NAME = "rmaext-record"  # of the memfd
-ROUTES = ("direct", "cma", "fabric", "message")  # by their numbers
+ROUTES = ("direct", "cma", "fabric", "message", "ipc")  # by their numbers
 
 
 def _dtype(ctype: Any) -> np.dtype[Any]:

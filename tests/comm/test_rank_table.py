@@ -180,6 +180,7 @@ def test_records_that_are_not_in_order():
         {"shape": (3,)},  # not of that size
         {"shape": (1 << 62, 1 << 62, 2)},
         {"key": b"seven b", "shape": (2,)},
+        {"access": 11, "key": b"", "exported": bytes(87), "shape": (2,)},
     ):
         odd = encode(WindowRecord(16, 0, BOTH, "<f8", b"8 bytes.")._replace(**change).pack())
         whole = data[:second] + odd

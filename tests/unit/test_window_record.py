@@ -30,16 +30,30 @@ RECORDS = st.builds(
     shape=st.lists(st.integers(0, 2**63 - 1), max_size=32).map(tuple),
     block=st.tuples(st.integers(-1, 2**31), *[st.integers(0, 2**63 - 1)] * 3),
     parts=st.integers(0, 2**32 - 1),
+    exported=st.just(b""),
 ).filter(lambda record: record.dtype.isprintable())
 GOOD = WindowRecord(800, 4096, 3, "<f8", bytes(range(32)), 16, (10, 10), (5, 6, 7, 8), 2)
 FRAME = agreement.encode(GOOD.pack())
 
 
-@given(RECORDS)
+ON_DEVICES = st.builds(
+    lambda record, exported: record._replace(access=11, key=b"", exported=exported),
+    RECORDS,
+    st.just(b"") | st.binary(min_size=88, max_size=88),
+)
+
+
+@given(RECORDS | ON_DEVICES)
 def test_round_trip(record):
     frame = agreement.encode(record.pack())
     assert agreement.decode(frame) == (False, record.pack())
     assert WindowRecord.unpack(agreement.decode(frame)[1]) == record
+
+
+def test_what_no_device_exports():
+    record = GOOD._replace(access=11, key=b"", exported=bytes(87))
+    with pytest.raises(rmaext.KeyRecordError, match="map a device's memory"):
+        WindowRecord.unpack(record.pack())
 
 
 @pytest.mark.parametrize("size", [65_500, 65_536, 200_000])

@@ -16,13 +16,14 @@ __all__ = ["MOST", "draw", "figures"]
 
 MOST = 2048  # ranks in a picture
 _COLOURS = {"": "#7a7a7a"} | dict(
-    zip(ROUTES, ("#0b6e4f", "#6bbf59", "#b23a48", "#f4a259"), strict=True)
+    zip(ROUTES, ("#0b6e4f", "#6bbf59", "#b23a48", "#f4a259", "#7f5fa8"), strict=True)
 )
 _LEGEND = {
     "direct": "direct: by this CPU, in mapped memory",
     "cma": "cma: copied by the kernel",
     "fabric": "fabric: over the network",
     "message": "message: carried out by the target",
+    "ipc": "ipc: copied by a device's stream of this process",
     "": "a wait",
 }
 
