@@ -17,7 +17,7 @@ import numpy as np
 LIBRARY = Path(__file__).resolve().parents[2] / "build" / "device" / "libcuda.so.1"
 cuda = ctypes.CDLL(os.environ.get("RMAEXT_CUDA", str(LIBRARY)))
 cuda.device_view.restype = ctypes.c_void_p
-cuda.device_fail.restype = None
+cuda.device_fail.restype = cuda.device_hang.restype = None
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 ON_CUDA = 2  # kDLCUDA

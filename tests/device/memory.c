@@ -428,6 +428,19 @@ CUresult cuIpcCloseMemHandle(CUdeviceptr base)
 		allocation_free(base, 1 << IMPORTED, INVALID_VALUE));
 }
 
+/* No part of the API: how often others' memory is open in this process. */
+unsigned device_opened(void)
+{
+	unsigned opened = 0;
+
+	if (device_enter(__func__, DRIVER))
+		return 0;
+	for (struct allocation *at = allocations; at; at = at->next)
+		opened += at->opened;
+	device_leave(SUCCESS);
+	return opened;
+}
+
 /* No part of the API: where a kernel of tests/device/array.py works. */
 void *device_view(CUdeviceptr address)
 {

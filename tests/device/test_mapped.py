@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""The route ipc: memory of a device that other processes of the node have mapped."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import numpy as np
+import pytest
+from support.processes import stopped
+
+import rmaext
+
+pytestmark = [
+    pytest.mark.mpi,
+    pytest.mark.skipif("RMAEXT_CUDA" not in os.environ, reason="make test-device names one"),
+]
+N = 300_000  # elements: more than both halves of a stream's pinned memory
+
+
+@pytest.fixture(scope="module")
+def cuda():
+    from device import device_array
+
+    device_array.begin()
+    return device_array
+
+
+@pytest.fixture
+def memory(cuda):
+    return cuda.Array.from_numpy(np.zeros(N))
+
+
+@pytest.fixture
+def mapped(memory, comm):
+    """A window whose every rank of this node is reached by ipc; with guards at both ends."""
+    with rmaext.Window(comm, memory) as win:
+        if win._group.forced:
+            pytest.skip("all goes by the network")
+        yield win
+        win.fence()
+        assert (memory.to_numpy()[[0, -1]] == 0).all()
+
+
+def test_routes(memory, comm):
+    with rmaext.Window(comm, memory) as win:
+        here = [] if win._group.forced else win._group.here
+        for rank in range(comm.size):
+            assert win.route(rank) == ("ipc" if rank in here else "fabric")
+
+
+def test_what_is_copied_where(mapped, comm):
+    """By the origin's stream: rows longer than a stream's memory, places, ranges, parts."""
+    near = [rank for rank in mapped._group.here if rank % 2 == comm.rank % 2 or comm.size < 3]
+    target = near[(near.index(comm.rank) + 1) % len(near)]
+    values = np.random.default_rng(comm.rank).random(N - 2)
+    mapped.put(values, target, 1)
+    assert (mapped.get(target, 1, N - 2) == values).all()  # it is complete, without a flush
+    mapped.put_many([target] * 3, [5, 9, 7], [1.0, 2.0, 3.0])
+    values[[4, 8, 6]] = 1, 2, 3
+    assert mapped.get_many([target] * 4, [7, 5, 9, 6]).tolist() == [3, 1, 2, values[5]]
+    mapped[target, 100:3700:3] = 4.0
+    values[99:3699:3] = 4
+    assert (mapped[target, 1:-1] == values).all()
+    assert (mapped[target, 50:2150:7] == values[49:2149:7]).all()
+    found = mapped.get_ranges(target, [1, 70_000, 20], [3, 66_000, 0])
+    assert (found == np.r_[values[:3], values[69_999:135_999]]).all()
+    mapped.rput_many([target] * 2, [11, 12], [6.0, 7.0]).wait()
+    assert mapped.rget_many([target] * 2, [12, 11]).wait().tolist() == [7, 6]
+    view = mapped.subwindow(20, 30)
+    view.put(5.0, target, 2)
+    assert view[target, 2] == mapped[target, 22] == 5
+
+
+def test_it_is_counted_by_its_route(mapped, comm):
+    mapped.put(np.ones(3), comm.rank, 1)
+    mapped.get(comm.rank, 1, 3)
+    mapped.put_notify(1.0, comm.rank, 1, slot=2)
+    mapped.accumulate(1.0, comm.rank, 1)
+    mapped.flush()
+    routes = {(row["kind"], row["route"]) for row in mapped.stats}
+    assert {("put", "ipc"), ("get", "ipc"), ("notify", "ipc"), ("update", "message")} <= routes
+
+
+def test_a_stopped_target(mapped, comm):
+    """It answers nothing, and all that is no update ends."""
+    last = comm.size - 1
+    if not last or not comm.bcast(mapped.route(0) == "ipc", last):
+        pytest.skip("the last rank is alone, or on another node")
+    pid = comm.bcast(os.getpid(), 0)
+    if comm.rank == last:
+        with stopped(pid):
+            mapped.put(np.arange(1.0, 6.0), 0, 3)
+            mapped.flush(0)
+            assert (mapped.get(0, 3, 5) == np.arange(1.0, 6.0)).all()
+            mapped.put_notify(np.full(6, 8.0), 0, 10, slot=3)
+            mapped[0, 20:40:2] = 9.0
+            assert (mapped[0, 20:40:2] == 9).all()
+    mapped.fence()
+    if comm.rank == 0:
+        mapped.wait_notify(slot=3)
+        assert (mapped.get(0, 10, 6) == 8).all()
+
+
+def test_a_kernel_after_a_notification_sees_the_data(mapped, memory, cuda, comm):
+    """And who is notified after a kernel's end sees what that has written."""
+    here = mapped._group.here
+    right = here[(here.index(comm.rank) + 1) % len(here)]
+    left = here[here.index(comm.rank) - 1]
+    stream = cuda.Stream()
+    for turn in range(1, 6):
+        mapped.put_notify(np.full(50, comm.rank + turn / 8), right, 100, slot=1)
+        mapped.wait_notify(slot=1)
+        stream.launch(lambda it: it.__setitem__(slice(200, 250), it[100:150] * 2), memory)
+        stream.synchronize()
+        mapped.put_notify([], left, slot=2)
+        mapped.wait_notify(slot=2)
+        assert (mapped.get(right, 200, 50) == 2 * (comm.rank + turn / 8)).all()
+        mapped.put_notify([], right, slot=4)
+        mapped.put_notify([], left, slot=4)
+        mapped.wait_notify(slot=4, count=2)
+    stream.close()
+
+
+def test_two_arrays_in_one_allocation_share_a_mapping(memory, cuda, comm):
+    class Part:
+        def __init__(self, start, stop):
+            self.__cuda_array_interface__ = memory.__cuda_array_interface__ | {
+                "shape": (stop - start,),
+                "data": (memory.address + 8 * start, False),
+            }
+
+    comm.Barrier()
+    before = cuda.cuda.device_opened()
+    with rmaext.Window(comm, Part(0, 10)) as a, rmaext.Window(comm, Part(10, 30)) as b:
+        others = 0 if a._group.forced else len(a._group.here) - 1
+        assert cuda.cuda.device_opened() == before + others
+        for rank in a._group.here:
+            a.put(1.0, rank, 9)
+            b.put(2.0, rank, 0)
+        a.fence()
+        b.fence()
+        assert memory.to_numpy()[8:12].tolist() == [0, 1, 2, 0]
+        for rank in a._group.here:
+            assert b.get(rank, 0, 1) == [2]
+        b.close()
+        assert cuda.cuda.device_opened() == before + others
+    assert cuda.cuda.device_opened() == before
+    comm.Barrier()
+
+
+def test_bounds_and_rights(memory, comm):
+    with rmaext.Window(comm, memory, access="r") as win:
+        for rank in range(comm.size):
+            assert win.get(rank, N - 1, 1) == [0]
+            with pytest.raises(rmaext.BoundsError):
+                win.get(rank, N - 1, 2)
+            with pytest.raises(rmaext.BoundsError):
+                win.get_many([rank] * 2, [0, N])
+            for call in (
+                lambda rank=rank: win.put(1.0, rank, 0),
+                lambda rank=rank: win.put_notify(1.0, rank, 0, slot=1),
+                lambda rank=rank: win.put_many([rank], [0], [1.0]),
+                lambda rank=rank: win.__setitem__((rank, slice(0, 9, 3)), 1.0),
+            ):
+                with pytest.raises(rmaext.AccessError):
+                    call()
+        win.fence()
+        assert (memory.to_numpy() == 0).all()
+
+
+def test_what_cannot_be_mapped_goes_by_messages(memory, cuda, comm):
+    cuda.cuda.device_fail(b"cuIpcOpenMemHandle_v2:1:205,cuIpcOpenMemHandle_v2:2:205")
+    try:
+        win = rmaext.Window(comm, memory)
+    finally:
+        cuda.cuda.device_fail(b"")
+    with win:
+        for rank in range(comm.size):
+            win.put(comm.rank + 1.0, rank, comm.rank)
+        win.fence()
+        for rank in range(comm.size):
+            assert (win.get(rank, 0, comm.size) == np.arange(1.0, comm.size + 1)).all()
+        win.fence()
+    cuda.cuda.device_fail(b"cuIpcGetMemHandle:1:205")
+    try:
+        win = rmaext.Window(comm, memory)
+    finally:
+        cuda.cuda.device_fail(b"")
+    with win:
+        routes = {win.route(rank) for rank in range(comm.size) if rank != comm.rank}
+        assert routes <= {"fabric"}
+        assert (win.get(comm.size - 1, 0, 1) == 1).all()
+
+
+@pytest.mark.parametrize("call", ["cuMemcpyDtoHAsync_v2", "cuStreamQuery", "cuCtxPushCurrent_v2"])
+def test_a_copy_that_fails(mapped, cuda, comm, call):
+    """The error names the rank; the next operation works."""
+    cuda.cuda.device_fail(f"{call}:1:1".encode())
+    try:
+        with pytest.raises(rmaext.RmaError, match=f"rank {comm.rank}.*CUDA_ERROR_INVALID_VALUE"):
+            mapped.get(comm.rank, 1, 1)
+    finally:
+        cuda.cuda.device_fail(b"")
+    mapped.put(2.0, comm.rank, 1)
+    assert mapped.get(comm.rank, 1, 1) == [2]
+
+
+def test_a_device_that_hangs(memory, cuda, comm):
+    """An operation ends in its time; once the device goes on, so do operations."""
+    with rmaext.Window(comm, memory, timeout=0.4) as win:
+        if win._group.forced:
+            pytest.skip("all goes by the network")
+        origin = np.full(N - 2, 3.0)
+        cuda.cuda.device_hang(1)
+        try:
+            start = time.monotonic()
+            with pytest.raises(rmaext.RmaTimeout, match="has not ended in 0"):
+                win.put(origin, comm.rank, 1)
+            assert time.monotonic() - start >= 0.4
+            origin[:] = 4  # no copy reads that
+            del origin
+            with pytest.raises(rmaext.RmaTimeout, match="still has not"):
+                win.get(comm.rank, 1, 8)
+        finally:
+            cuda.cuda.device_hang(0)
+        end = time.monotonic() + 20
+        while True:
+            try:
+                found = win.get(comm.rank, 1, 8)
+                break
+            except rmaext.RmaTimeout:
+                assert time.monotonic() < end
+                time.sleep(0.01)
+        assert (found == 3).all()  # what was begun by then has come
+        win.put(np.full(N - 2, 5.0), comm.rank, 1)
+        assert (win.get(comm.rank, 1, N - 2) == 5).all()
+        comm.Barrier()
+
+
+def test_a_window_that_was_to_be_closed(mapped, comm):
+    """It is not mapped any more, and works."""
+    grant = mapped.grant(1, 5)
+    with pytest.raises(rmaext.GrantError):
+        mapped.close()
+    for rank in mapped._group.here:
+        mapped.put(comm.rank + 1.0, rank, comm.rank + 1)
+    mapped.fence()
+    for rank in mapped._group.here:
+        assert mapped.get(rank, comm.rank + 1, 1) == [comm.rank + 1]
+        assert mapped.get_many([rank], [comm.rank + 1]) == [comm.rank + 1]
+    mapped.fence()
+    grant.revoke()
