@@ -1154,6 +1154,13 @@ int rmaext_stream_copy(rmaext_stream *stream, int in, void *there, void *here,
 int rmaext_device_allocate(rmaext_device *device, uint64_t len,
 			   void **memory_p);
 void rmaext_device_free(rmaext_device *device, void *memory);
+/*
+ * A put whose operand is memory of the stream's device, behind all that is in
+ * the stream; complete when it returns. -EXDEV, without a record: it has not
+ * begun, as no stream of that device reaches the rank.
+ */
+int rmaext_stream_put(rmaext_stream *stream, rmaext_window *window,
+		      const struct rmaext_call *call);
 
 /*
  * export: -FI_EOPNOTSUPP: no other process can map it. try says why another's

@@ -6,6 +6,7 @@
 #include "api/api.h"
 #include "exec/streamed.h"
 
+#include <errno.h>
 #include <string.h>
 
 /*
@@ -53,6 +54,25 @@ static bool move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
 		return true;
 	}
 	return false;
+}
+
+int rmaext_stream_put(rmaext_stream *s, rmaext_window *w,
+		      const struct rmaext_call *c)
+{
+	int ret = rmx_window_enter(w, "put");
+
+	if (ret)
+		return ret;
+	ret = rmx_check(w, "put", c->rank, c->offset, c->count, RMAEXT_WRITE);
+	if (!ret && rmx_device_of(w, c->rank) != s->device) {
+		ret = -EXDEV;
+	} else if (!ret && c->count) {
+		ret = rmx_streamed_across(w, c, s);
+		rmx_count_copy(&w->tally, c->rank, RMAEXT_DID_PUT, RMAEXT_IPC,
+			       c->offset, c->count, ret);
+	}
+	rmx_window_leave(w);
+	return ret;
 }
 
 /* The network writes it; a short put is a copy, for which nobody waits. */

@@ -31,6 +31,17 @@ static int stream_end(const struct rmaext_window *w, int64_t rank,
 	return ret ? streamed_failed(w, rank) : 0;
 }
 
+int rmx_streamed_across(const struct rmaext_window *w,
+			const struct rmaext_call *c, struct rmaext_stream *s)
+{
+	char *there = rmx_target_of(w, c->rank)->map + c->offset;
+	int ret;
+
+	s->limit = w->timeout;
+	ret = rmx_stream_across(s, there, c->operand, c->count);
+	return rmx_stream_finish(s, ret) ? streamed_failed(w, c->rank) : 0;
+}
+
 int rmx_streamed_move(const struct rmaext_window *w,
 		      const struct rmaext_call *c)
 {

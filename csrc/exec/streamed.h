@@ -19,6 +19,14 @@
 int rmx_streamed_move(const struct rmaext_window *window,
 		      const struct rmaext_call *call);
 
+/*
+ * The same of a put from memory of the stream's device, which is that of the
+ * rank, behind all that is in the stream. After an error it may go on.
+ */
+int rmx_streamed_across(const struct rmaext_window *window,
+			const struct rmaext_call *call,
+			struct rmaext_stream *stream);
+
 /* As rmx_places_copy(), if rmx_device_of() is not NULL. */
 int rmx_streamed_places(const struct rmaext_window *window, int64_t rank,
 			bool put, struct rmx_places *places, int64_t until);

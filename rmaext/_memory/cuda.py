@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import math
+import operator
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from .._runtime.failures import from_c
 from ..errors import RmaError
 from .devices import Landing
 
-__all__ = ["DeviceArray", "device_array", "fetch", "fill", "landing"]
+__all__ = ["DeviceArray", "device_array", "fetch", "fill", "landing", "put"]
 
 _began: list[int] = []  # by how many forks the process had come to be that opened a device first
 ON_CUDA = 2  # DLPack's number of the kind of device
@@ -225,3 +226,27 @@ def fill(it: Any, values: NDArray[Any]) -> None:
     with _reached(it) as (facts, _, _, stream):
         there = ffi.cast("void *", facts.address)
         called(lib.rmaext_stream_copy(stream, 1, there, ffi.from_buffer(values), values.nbytes), it)
+
+
+def put(window: Any, it: Any, rank: int, offset: int) -> bool:
+    """Put an array, behind its stream's work, to memory of the same device. Blocking.
+
+    It is complete then. False: nothing was done, as the memory there lies elsewhere.
+    """
+    number = operator.index(rank)
+    if window._divided or not 0 <= number < len(window._sizes):
+        return False
+    if window._routes[number] != lib.RMAEXT_IPC:
+        return False
+    with _reached(it) as (facts, _, _, stream):
+        if facts.dtype != window._dtype:
+            return False
+        place = window._place("put", number, offset, math.prod(facts.shape))
+        what = ffi.new("struct rmaext_call *")
+        what.kind, what.rank, what.offset = lib.RMAEXT_PUT, number, window._byte(place[1])
+        what.operand = ffi.cast("void *", facts.address)
+        what.count = place[2] * facts.dtype.itemsize
+        code = lib.rmaext_stream_put(stream, window._handle, what)
+        if code and code != -errno.EXDEV:
+            raise from_c(code, window._where("put", place))
+        return not code

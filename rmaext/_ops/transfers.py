@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
-from .._memory.devices import landed
+from .._memory.devices import landed, of_cuda
 from .._native import cmethods
 from .._native._lib import lib
 from ..typing import ScalarT
@@ -37,6 +37,9 @@ class TransferOperations(UpdateOperations[ScalarT]):
     @behind
     def _put(self, origin: Any, rank: int, offset: int = 0) -> None:
         self._check_open("put")
+        cuda = of_cuda(origin)
+        if cuda is not None and cuda.put(self, origin, rank, offset):
+            return
         array = arrays.origin(origin, self._dtype)
         place = self._place("put", rank, offset, array.size)
         if place is not None:

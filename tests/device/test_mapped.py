@@ -171,7 +171,7 @@ def test_bounds_and_rights(memory, comm):
 
 
 def test_what_cannot_be_mapped_goes_by_messages(memory, cuda, comm):
-    cuda.cuda.device_fail(b"cuIpcOpenMemHandle_v2:1:205,cuIpcOpenMemHandle_v2:2:205")
+    cuda.cuda.device_fail(b"cuIpcOpenMemHandle_v2:1:205,cuIpcOpenMemHandle_v2:1:205")
     try:
         win = rmaext.Window(comm, memory)
     finally:
@@ -205,6 +205,30 @@ def test_a_copy_that_fails(mapped, cuda, comm, call):
         cuda.cuda.device_fail(b"")
     mapped.put(2.0, comm.rank, 1)
     assert mapped.get(comm.rank, 1, 1) == [2]
+
+
+def test_a_put_from_device_to_device(mapped, cuda, comm):
+    """It does not pass the host, and comes behind the work of the array's stream."""
+    stream = cuda.Stream()
+    source = cuda.Array.from_numpy(np.zeros(500), stream)
+    source.launch(lambda it: it.__setitem__(slice(None), comm.rank + 1.0))
+    cuda.cuda.device_fail(b"cuMemcpyDtoHAsync_v2:1:1,cuMemcpyHtoDAsync_v2:1:1")
+    try:
+        for rank in mapped._group.here:
+            mapped.put(source, rank, 1 + 500 * comm.rank)
+    finally:
+        cuda.cuda.device_fail(b"")
+    mapped.fence()
+    for rank in mapped._group.here:
+        assert (mapped.get(rank, 1 + 500 * comm.rank, 500) == comm.rank + 1).all()
+    for error, call in (
+        (rmaext.BoundsError, lambda: mapped.put(source, comm.rank, N - 499)),
+        (TypeError, lambda: mapped.put(cuda.Array(3, "i4"), comm.rank)),
+        (rmaext.BoundsError, lambda: mapped.put(source, comm.size)),
+    ):
+        with pytest.raises(error):
+            call()
+    stream.close()
 
 
 def test_a_device_that_hangs(memory, cuda, comm):
