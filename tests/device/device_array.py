@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""Arrays on the devices of the tests' libcuda (device.h), for tests.
+"""Arrays on the devices of RMAEXT_CUDA, or of the tests' libcuda (device.h), for tests.
 
-An `Array` speaks DLPack and `__cuda_array_interface__` as CuPy's and torch's do.
+An `Array` speaks DLPack and `__cuda_array_interface__` as CuPy's and torch's do. All is done by
+functions of CUDA's driver, so that it works on a GPU as well.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import numpy as np
 
 LIBRARY = Path(__file__).resolve().parents[2] / "build" / "device" / "libcuda.so.1"
 cuda = ctypes.CDLL(os.environ.get("RMAEXT_CUDA", str(LIBRARY)))
-cuda.device_view.restype = ctypes.c_void_p
-cuda.device_fail.restype = cuda.device_hang.restype = None
+SIMULATED = hasattr(cuda, "device_fail")  # by the tests' libcuda
+if SIMULATED:
+    cuda.device_fail.restype = cuda.device_hang.restype = None
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 ON_CUDA = 2  # kDLCUDA
@@ -57,6 +59,14 @@ def begin(device: int = 0) -> int:
 
 
 _queued: dict[int, list[Any]] = {}  # what was launched and may run yet, by stream
+_spare: dict[int, list[int]] = {}  # pinned memory that nothing uses, by its size
+
+
+def _pinned(nbytes: int) -> int:
+    """Return memory of the host for an asynchronous copy; to make it may wait for the device."""
+    if _spare.get(nbytes):
+        return _spare[nbytes].pop()
+    return int(get(ctypes.c_uint64, "cuMemHostAlloc", nbytes, 0))
 
 
 class Stream:
@@ -70,20 +80,30 @@ class Stream:
         self.handle: int = handle
 
     def synchronize(self) -> None:
-        done = _queued.pop(self.handle, None)
+        done = _queued.pop(self.handle, [])
         call("cuStreamSynchronize", self.handle)
-        del done  # not before: ctypes frees functions that nobody holds
+        for _, pinned in done:  # not before: ctypes frees functions that nobody holds
+            for nbytes, address in pinned:
+                _spare.setdefault(nbytes, []).append(address)
 
     def launch(self, kernel: Callable[..., object], *arrays: Array) -> None:
-        """Queue kernel(*views): NumPy arrays of what lies on the device, only then."""
+        """Queue kernel(*copies): NumPy arrays of what the arrays have then, written back after it.
+
+        All of it is queued at once: the kernel runs when the stream comes to it.
+        """
+        pinned = [(a.nbytes, _pinned(a.nbytes)) for a in arrays]
+        copies = [a._over(address) for a, (_, address) in zip(arrays, pinned, strict=True)]
 
         def run(_: object) -> None:
-            kernel(*views)
+            kernel(*copies)
 
-        views = [array._view() for array in arrays]
         function = HOST_FUNCTION(run)
-        _queued.setdefault(self.handle, []).append((function, arrays))
+        _queued.setdefault(self.handle, []).append((function, pinned))
+        for a, (_, address) in zip(arrays, pinned, strict=True):
+            call("cuMemcpyDtoHAsync_v2", address, a.address, a.nbytes, self.handle)
         call("cuLaunchHostFunc", self.handle, function, None)
+        for a, (_, address) in zip(arrays, pinned, strict=True):
+            call("cuMemcpyHtoDAsync_v2", a.address, address, a.nbytes, self.handle)
 
     def close(self) -> None:
         self.synchronize()
@@ -175,9 +195,9 @@ class Array:
     def free(self) -> None:
         call("cuMemFree_v2", self.address)
 
-    def _view(self) -> Any:
-        at = cuda.device_view(ctypes.c_uint64(self.address))
-        raw = (ctypes.c_char * self.nbytes).from_address(at)
+    def _over(self, address: int) -> Any:
+        """Return an array of the host of the same kind, over memory there."""
+        raw = (ctypes.c_char * self.nbytes).from_address(address)
         return np.frombuffer(raw, self.dtype).reshape(self.shape)
 
     @property

@@ -112,11 +112,14 @@ PROGRAMS = {
         d.begin()
         free, blocking, gate = Stream(), Stream(blocking=True), threading.Event()
         a = Array(8, "i8")
-        free.launch(lambda view: gate.wait(20) or os._exit(3), a)
+        for _ in range(2):  # the memory for two launches at a time
+            a.launch(lambda view: None)
+        a.stream.synchronize()
+        free.launch(lambda: gate.wait(20) or os._exit(3))
         call("cuStreamSynchronize", 1)
         assert cuda.cuStreamQuery(ctypes.c_void_p(free.handle)) == 600
         held = threading.Event()
-        blocking.launch(lambda view: held.wait(20) or os._exit(3), a)
+        blocking.launch(lambda: held.wait(20) or os._exit(3))
         assert cuda.cuStreamQuery(ctypes.c_void_p(1)) == 600
         Stream(1).launch(lambda view: view.fill(3), a)
         blocking.launch(lambda view: view.__iadd__(1), a)
