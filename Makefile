@@ -163,6 +163,15 @@ test-device: develop ## device memory, over a CUDA of our own without a GPU
 	RMAEXT_CUDA=$(CURDIR)/build/device/libcuda.so.1 \
 	$(LAUNCH) --sizes 0,1:fabric,2:direct,2:fabric,3:mixed,4 tests/device $(ARGS)
 
+# Its own driver, instead of the tests' libcuda; compute-sanitizer looks for wrong accesses.
+test-gpu: develop ## device memory, and its times, on this machine's GPU
+	@nvidia-smi -L || { echo "make test-gpu needs an NVIDIA GPU and its driver"; exit 1; }
+	RMAEXT_CUDA=libcuda.so.1 $(LAUNCH) --sizes 2,4 --limit 120 tests/device $(ARGS)
+	! command -v compute-sanitizer || RMAEXT_CUDA=libcuda.so.1 compute-sanitizer \
+		--target-processes all --report-api-errors no --error-exitcode 9 \
+		$(LAUNCH) --sizes 1 --limit 120 tests/device/test_windows.py
+	RMAEXT_CUDA=libcuda.so.1 $(PYTHON) benchmarks/gpu.py
+
 # What a site sends us: build/here/HOST-TIME.tar.gz. PROVIDER='verbs;ofi_rxm', TRANSPORT=ucx;
 # ARGS="--minutes 60 tests/ops".
 test-here: develop ## the tests, doctor and bench on this machine's own network, for 20 minutes, in one file
