@@ -19,6 +19,7 @@ LIBRARY = Path(__file__).resolve().parents[2] / "build" / "device" / "libcuda.so
 cuda = ctypes.CDLL(os.environ.get("RMAEXT_CUDA", str(LIBRARY)))
 SIMULATED = hasattr(cuda, "device_fail")  # by the tests' libcuda
 if SIMULATED:
+    cuda.device_view.restype = ctypes.c_void_p
     cuda.device_fail.restype = cuda.device_hang.restype = None
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
