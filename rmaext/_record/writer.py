@@ -110,8 +110,8 @@ def window(made: Any) -> None:
     nbytes = 0 if group.rank < 0 else made._array.nbytes  # of this process
     whose = container()
     kind = f"containers.{whose}" if whose else type(made).__name__
-    device = getattr(made._array, "number", None)
-    where = "" if device is None or device < 0 else f" on cuda:{device}"
+    device = getattr(getattr(made, "_array", None), "number", -1)  # another job's has no array
+    where = f" on cuda:{device}" if device >= 0 else ""
     facts = ffi.new(
         "struct rmaext_record_window *",
         {

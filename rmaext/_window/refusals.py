@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 from .._ops.core import WindowCore
 from .._runtime.failures import not_for
 from ..errors import NotLocalError
-from ..typing import Access, Advice, ScalarT
+from ..typing import Access, Advice, ArrayLibrary, ScalarT
 
 __all__ = ["NoRankHere", "SeveralArrays"]
 
@@ -27,6 +27,10 @@ class SeveralArrays(WindowCore[ScalarT]):
     def advise(self, advice: Advice, part: slice | None = None) -> NoReturn:
         """There is no one array to speak of."""
         raise not_for(self, "advise")
+
+    def local_as(self, library: ArrayLibrary) -> NoReturn:
+        """There is no one array, and none on a device."""
+        raise not_for(self, "local_as")
 
     def subwindow(self, start: int, stop: int) -> NoReturn:
         """There are no views."""

@@ -137,6 +137,8 @@ def test_arrays_of_other_libraries(cuda, comm, monkeypatch):
         found.clear()
     with rmaext.Window.allocate(comm, 3) as win, pytest.raises(rmaext.Unsupported, match="host"):
         win.local_as("cupy")
+    with rmaext.Window(comm, [np.zeros(3)]) as win, pytest.raises(rmaext.Unsupported):
+        win.local_as("cupy")
 
 
 @pytest.mark.parametrize(
