@@ -207,12 +207,13 @@ class MemoryOperations(WindowCore[ScalarT]):
 
     @told
     def route(self, rank: int) -> Route:
-        """Return how a rank is reached: "direct", "cma" or "fabric". Local.
+        """Return how a rank is reached: "direct", "cma", "ipc" or "fabric". Local.
 
         "direct": by this CPU's own loads, stores and atomics, for arena memory
         (`allocate`, `rmaext.empty`) on the same node; "cma": put and get by the
         kernel's process_vm_writev and process_vm_readv, for other arrays on the
-        same node, atomics as on the next; "fabric": by libfabric.
+        same node, atomics as on the next; "ipc": put and get by a stream of this
+        process, for arrays of CUDA's on the same node; "fabric": by libfabric.
 
         Examples
         --------

@@ -77,7 +77,7 @@ class Statistics(WindowCore[ScalarT]):
                 "put", "get", "update" (without a result: `accumulate`), "fetch" (with one:
                 `fetch_add`, `compare_and_swap`, `load`, ...), "notify" (`put_notify`).
             route : str
-                "direct" and "cma": by memory, see `route`; "fabric": by the provider's
+                "direct", "cma" and "ipc": by memory, see `route`; "fabric": by the provider's
                 reads and writes; "message": by messages that the target's process carries
                 out.
             calls : uint64
