@@ -160,7 +160,7 @@ def forget() -> None:
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Any:
     done = yield  # fixtures of a module have gone, too
-    if UNDER_MPIEXEC and nextitem and nextitem.path != item.path:
+    if nextitem and nextitem.path != item.path:
         forget()
     return done
 

@@ -148,7 +148,7 @@ def run_python(
 _STAY = """
 "$@" >>"$0/stdout" 2>>"$0/stderr"
 echo $? >>"$0/status"
-until [ "$(wc -l <"$0/status")" -ge SIZE ]; do sleep 0.05; done
+tail -n +1 -f "$0/status" | head -n SIZE >/dev/null
 """
 
 

@@ -246,6 +246,7 @@ def test_numba_example(comm, monkeypatch):
     monkeypatch.syspath_prepend(launch.ROOT / "examples")
     import numba_histogram
 
+    monkeypatch.setattr(numba_histogram, "PARTICLES", 2000)  # by network each is a message
     mine = numba_histogram.run(comm)
     want = numba_histogram.expected(comm.size).reshape(comm.size, -1)
     assert same(mine, want[comm.rank])
