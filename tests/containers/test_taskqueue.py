@@ -444,7 +444,7 @@ def test_thousands_of_short_loops(world):
 
 
 def test_short_loops(comm):
-    short_loops(comm, 60)
+    short_loops(comm, 20)  # test_taskqueue_model.py tries the orders
 
 
 def short_loops(comm, turns):
@@ -491,7 +491,7 @@ def ends(world, turns):
 
 
 def test_no_rank_ends_early(world):
-    ends(world, 150)
+    ends(world, 30)
 
 
 @pytest.mark.stress
