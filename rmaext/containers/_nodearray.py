@@ -293,6 +293,8 @@ class _File:
             for at in range(0, max(1, nbytes), _STEP):
                 os.posix_fallocate(self.number, at, min(_STEP, max(1, nbytes) - at))
         except OSError as exc:
+            if exc.errno is None:  # a signal handler's TimeoutError
+                raise
             text = f"no shared memory of {nbytes} bytes on this node: {exc.strerror}"
             raise MemoryError(text) from exc
         memory = mmap.mmap(self.number, max(1, nbytes))

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import os
 import time
@@ -265,3 +266,16 @@ def test_interrupted_constructor(world):
 def test_the_rank_that_filled_it_dies(where):
     """The others read on."""
     passes(3, "containers/programs/nodearray_killed.py", *where, oks=2, survive=True, timeout=60)
+
+
+def test_a_handlers_timeout_is_its_own(monkeypatch):
+    """It is an OSError, as what the system says of memory that it has not."""
+
+    def fails(error):
+        monkeypatch.setattr("os.posix_fallocate", lambda *_: (_ for _ in ()).throw(error))
+        NodeArray(MPI.COMM_SELF, 3, fill=len)
+
+    with pytest.raises(TimeoutError, match="of a handler"):
+        fails(TimeoutError("of a handler"))
+    with pytest.raises(MemoryError, match=r"no shared memory of 24 bytes.*No space left"):
+        fails(OSError(errno.ENOSPC, "No space left"))

@@ -51,8 +51,11 @@ static void allocation_end(struct allocation *old)
 {
 	if (old->view && old->kind != REGISTERED)
 		munmap(old->view, old->len);
+	/* an address is not given again: who uses freed memory is to be told */
 	if (old->kind == DEVICE || old->kind == IMPORTED)
-		munmap((void *)(uintptr_t)old->base, old->len);
+		mmap((void *)(uintptr_t)old->base, old->len, PROT_NONE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
+		     -1, 0);
 	if (old->kind == DEVICE || old->kind == MANAGED)
 		old->context->used -= old->len;
 	if (old->fd >= 0)

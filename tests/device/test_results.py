@@ -112,7 +112,10 @@ def test_a_request_waits_for_no_kernel(cuda, comm, out, begin):
 
     with rmaext.Window(comm, cuda.Array.from_numpy(np.arange(10.0))) as win:
         out.launch(kernel)
-        request = begin(win, (comm.rank + 1) % comm.size, out)
+        target = (comm.rank + 1) % comm.size
+        if win.route(target) != "fabric":  # the call copies, and comes behind the kernel
+            may_end.set()
+        request = begin(win, target, out)
         assert not request._goes_on() or not request.cancel()
         may_end.set()
         assert request.wait() is out
@@ -142,11 +145,14 @@ def test_what_fails_leaves_it_as_it_was(cuda, comm, out, begin):
     with rmaext.Window(comm, memory) as win:
         with pytest.raises(rmaext.BoundsError):
             begin(win, comm.size, out)
+        target = (comm.rank + 1) % comm.size
         win.fence()
+        if win.route(target) == "ipc" and comm.size > 1:
+            return  # CUDA leaves undefined what others find in freed memory
         memory.free()
         comm.Barrier()
-        with pytest.raises(rmaext.RmaError, match="was freed"):
-            begin(win, (comm.rank + 1) % comm.size, out).wait()
+        with pytest.raises(rmaext.RmaError, match=r"was (it )?freed"):
+            begin(win, target, out).wait()
         assert (out.to_numpy() == 7.0).all()
         comm.Barrier()
 
@@ -175,6 +181,10 @@ def test_an_array_with_errors_of_its_own(cuda, comm):
 
     memory = cuda.Array.from_numpy(np.zeros(N))
     with rmaext.Window(comm, memory) as win:
+        if win.route(comm.rank) == "ipc":  # the call copies
+            with pytest.raises(cuda.CudaError, match="cuEventRecord"):
+                win.rget(comm.rank, 0, out=Broken(N, "f8"))
+            return
         request = win.rget(comm.rank, 0, out=Broken(N, "f8"))
         for _ in range(2):
             with pytest.raises(rmaext.RmaError, match=r"rget: window .*not copied to its device"):
