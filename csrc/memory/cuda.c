@@ -399,13 +399,15 @@ static int cuda_mark(const struct rmaext_stream *s, void *event)
 static int ask(const struct rmx_device *device, int (*query)(void *), void *it,
 	       const char *call)
 {
-	int ret = context_enter(device);
+	int result, ret = context_enter(device);
 
 	if (ret)
 		return ret;
-	ret = query(it);
-	return ret == NOT_READY ? context_leave(0, call),
-	       RMAEXT_PENDING	: context_leave(ret, call);
+	result = query(it);
+	if (result != NOT_READY)
+		return context_leave(result, call);
+	context_leave(0, call);
+	return RMAEXT_PENDING;
 }
 
 static int cuda_idle(const struct rmx_device *device, void *it)
