@@ -1288,7 +1288,7 @@ int rmaext_window_check(rmaext_window *window, int64_t rank, uint64_t offset,
  * after it was copied. Bytes that nothing has been written to are 0.
  */
 enum {
-	RMAEXT_RECORD_LAYOUT = 3, /* changes with the layout */
+	RMAEXT_RECORD_LAYOUT = 4, /* changes with the layout */
 	RMAEXT_RECORD_EVENTS = 65536,
 	RMAEXT_RECORD_THREADS = 256,
 	RMAEXT_RECORD_WINDOWS = 4096,

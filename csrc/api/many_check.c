@@ -30,7 +30,8 @@ static int many_check_route(const struct rmx_many *b, int64_t rank)
 				"updates of this dtype need it",
 				rmx_type_of(b->type).align);
 	if (rmx_many_is_local(b, rank) ||
-	    (t->route == RMAEXT_CMA && !rmx_updates(b)) ||
+	    ((t->route == RMAEXT_CMA || rmx_device_of(b->window, rank)) &&
+	     !rmx_updates(b)) ||
 	    (w->fabric && rmx_peer_of(w, rank)))
 		return 0;
 	return rmx_fail(-FI_EOPNOTSUPP, rank, call,

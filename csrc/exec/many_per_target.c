@@ -163,11 +163,16 @@ int rmx_per_target_copy(struct rmx_many *b, int64_t until)
 
 	for (size_t k = 0; k < b->target_count && !ret; k++) {
 		struct rmx_per_target *it = &b->per_target[k];
+		const struct rmx_device *device;
 
 		if (it->messages || it->places.next == it->places.count)
 			continue;
-		ret = (rmx_device_of(b->window, it->rank) ? rmx_streamed_places
-							  : rmx_places_copy)(
+		device = rmx_device_of(b->window, it->rank);
+		if (!device && it->target->route != RMAEXT_CMA) {
+			it->messages = true; /* it is not mapped any more */
+			continue;
+		}
+		ret = (device ? rmx_streamed_places : rmx_places_copy)(
 			b->window, it->rank, b->kind == RMAEXT_PUT, &it->places,
 			until);
 		if (!ret) {

@@ -38,8 +38,12 @@ int rmx_streamed_across(const struct rmaext_window *w,
 	int ret;
 
 	s->limit = w->timeout;
-	ret = rmx_stream_across(s, there, c->operand, c->count);
-	return rmx_stream_finish(s, ret) ? streamed_failed(w, c->rank) : 0;
+	/* else what is told to have failed would be put later, over others' */
+	ret = rmx_stream_finish(s, 0);
+	if (!ret)
+		ret = rmx_stream_finish(
+			s, rmx_stream_across(s, there, c->operand, c->count));
+	return ret ? streamed_failed(w, c->rank) : 0;
 }
 
 int rmx_streamed_move(const struct rmaext_window *w,

@@ -356,6 +356,7 @@ int rmx_import_open(const char *library, const void *export, uint64_t size,
 	struct rmx_device *device;
 	struct rmaext_export from;
 	struct rmx_import *it = NULL;
+	uint64_t end;
 	int ret, number;
 
 	memcpy(&from, export, sizeof(from));
@@ -369,9 +370,10 @@ int rmx_import_open(const char *library, const void *export, uint64_t size,
 	pthread_mutex_unlock(&lock);
 	if (ret)
 		return ret;
-	ret = device->kind->find(library,
-				 (void *)((uintptr_t)it->base + from.at), size,
-				 &number);
+	/* what another process tells may be anything */
+	ret = __builtin_add_overflow(from.at, size, &end)
+		      ? rmx_fail(-ERANGE, RMX_NO_RANK, "map", "no such place")
+		      : device->kind->find(library, it->base, end, &number);
 	if (ret) {
 		rmx_import_close(it);
 		return ret;
@@ -388,7 +390,8 @@ void rmx_import_close(struct rmx_import *it)
 	if (!it || it->owner != getpid())
 		return;
 	pthread_mutex_lock(&lock);
-	if (!--it->users) {
+	/* what was given up may be copied yet: then it stays, for the next */
+	if (!--it->users && !it->device->late) {
 		while (*at != it)
 			at = &(*at)->next;
 		*at = it->next;

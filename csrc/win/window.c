@@ -86,6 +86,7 @@ void rmx_imports_drop(struct rmaext_window *w)
 			continue;
 		rmx_import_close(t->import);
 		t->import = NULL;
+		t->route = RMAEXT_FABRIC; /* if the window is opened again */
 	}
 }
 

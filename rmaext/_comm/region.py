@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from .._fabric.endpoint import Endpoint
 from .._fabric.registration import PLAIN
 from .._memory import arrays, node, pages
+from .._memory.devices import DeviceArray
 from .._memory.node import NO_BLOCK
 from .._native._lib import ffi, lib
 from .._runtime import config
@@ -181,7 +182,8 @@ class Region:
     @property
     def device(self) -> Any:
         """C's, of the device that has the array; NULL: the host has it."""
-        handle = getattr(self.array, "handle", None) if self.array.nbytes else None
+        array = self.array
+        handle = array.handle if isinstance(array, DeviceArray) and array.nbytes else None
         return ffi.NULL if handle is None else handle
 
     def release(self) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import ctypes
 import errno
 import math
-import operator
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,9 +22,9 @@ from .._native._lib import ffi, lib
 from .._runtime import config, locks
 from .._runtime.failures import from_c
 from ..errors import RmaError
-from .devices import Landing
+from .devices import DeviceArray, Landing
 
-__all__ = ["DeviceArray", "device_array", "fetch", "fill", "landing", "put"]
+__all__ = ["device_array", "fetch", "fill", "landing", "put"]
 
 _began: list[int] = []  # by how many forks the process had come to be that opened a device first
 ON_CUDA = 2  # DLPack's number of the kind of device
@@ -36,28 +35,6 @@ content = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
 )
 
 _in_use: list[Any] = []  # arrays that a copy which has not ended in its time may still use
-
-
-class DeviceArray(np.ndarray):
-    """Where an array lies, for what asks addresses and shapes; nobody may read its elements.
-
-    Attributes
-    ----------
-    given : object
-        The array itself, of CuPy, PyTorch or others.
-    number : int
-        Of its device.
-    handle : cdata
-        C's, of the device.
-    """
-
-    given: Any = None
-    number = -1
-    handle: Any = None
-
-    def __array_finalize__(self, of: Any) -> None:
-        if isinstance(of, DeviceArray):
-            self.given, self.number, self.handle = of.given, of.number, of.handle
 
 
 class _Facts(NamedTuple):
@@ -228,12 +205,14 @@ def fill(it: Any, values: NDArray[Any]) -> None:
         called(lib.rmaext_stream_copy(stream, 1, there, ffi.from_buffer(values), values.nbytes), it)
 
 
-def put(window: Any, it: Any, rank: int, offset: int) -> bool:
+def put(window: Any, it: Any, rank: Any, offset: int) -> bool:
     """Put an array, behind its stream's work, to memory of the same device. Blocking.
 
     It is complete then. False: nothing was done, as the memory there lies elsewhere.
     """
-    number = operator.index(rank)
+    if not isinstance(rank, (int, np.integer)):
+        return False  # which the window says
+    number = int(rank)
     if window._divided or not 0 <= number < len(window._sizes):
         return False
     if window._routes[number] != lib.RMAEXT_IPC:

@@ -18,7 +18,8 @@ from .._native.owned import owned
 from ..errors import Unsupported
 from ..typing import ArrayLibrary
 from . import cuda
-from .cuda import ON_CUDA, DeviceArray, content
+from .cuda import ON_CUDA, content
+from .devices import DeviceArray
 from .node import sized
 from .pages import Wish
 
@@ -30,6 +31,15 @@ LIBRARIES: dict[ArrayLibrary, tuple[str, str]] = {  # module, and what takes an 
     "torch": ("torch", "from_dlpack"),
     "numba": ("numba.cuda", "as_cuda_array"),
 }
+
+
+def _checked(index: Any) -> Any:
+    """Return what names a part, and reads no element: a mask would, and so is a bool."""
+    if isinstance(index, (slice, type(...), type(None))):
+        return index
+    if isinstance(index, bool) or not isinstance(index, (int, np.integer)):
+        raise TypeError("memory of a device: its parts are named by slices and integers")
+    return int(index)
 
 
 class DeviceMemory:
@@ -54,8 +64,7 @@ class DeviceMemory:
     def __getitem__(self, key: Any) -> DeviceMemory:
         """Return a part, as slices and integers name it; without elements none is looked at."""
         items = key if isinstance(key, tuple) else (key,)
-        if not all(isinstance(it, (int, slice, type(...), type(None))) for it in items):
-            raise TypeError("memory of a device: its parts are named by slices and integers")
+        items = tuple(map(_checked, items))
         whole = () if Ellipsis in items else (...,)  # else an element would be read
         return DeviceMemory(self._place[(*items, *whole)], self._number)
 
@@ -76,7 +85,9 @@ class DeviceMemory:
 
 def _number(device: str) -> int:
     kind, colon, number = device.partition(":")
-    if kind != "cuda" or (colon and not (number.isascii() and number.isdigit())):
+    if kind != "cuda" or (
+        colon and not (number.isascii() and number.isdigit() and len(number) < 9)
+    ):
         raise ValueError(f"device={device!r}: must be 'cuda:0' or another number; 'cuda' is 0")
     return int(number or 0)
 

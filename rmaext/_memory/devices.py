@@ -13,7 +13,8 @@ import numpy as np
 from ..errors import Unsupported
 
 __all__ = [
-    *("Landing", "check_reachable", "device_of", "is_mapped", "landed", "of_cuda", "out_of_reach"),
+    *("DeviceArray", "Landing", "check_reachable", "device_of", "is_mapped", "landed"),
+    *("of_cuda", "out_of_reach"),
 ]
 
 _CUDA = "__cuda_array_interface__"
@@ -92,6 +93,28 @@ def of_cuda(it: Any) -> Any:
     from . import cuda  # late: most programs have none
 
     return cuda
+
+
+class DeviceArray(np.ndarray):
+    """Where an array lies, for what asks addresses and shapes; nobody may read its elements.
+
+    Attributes
+    ----------
+    given : object
+        The array itself, of CuPy, PyTorch or others.
+    number : int
+        Of its device.
+    handle : cdata
+        C's, of the device.
+    """
+
+    given: Any = None
+    number = -1
+    handle: Any = None
+
+    def __array_finalize__(self, of: Any) -> None:
+        if isinstance(of, DeviceArray):
+            self.given, self.number, self.handle = of.given, of.number, of.handle
 
 
 class Landing(np.ndarray):

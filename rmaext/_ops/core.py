@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._memory import arrays
-from .._memory.devices import of_cuda
+from .._memory.devices import DeviceArray, of_cuda
 from .._native import cmethods
 from .._native._lib import lib
 from .._record import tracing
@@ -139,10 +139,16 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
         """Return the hint that is due about this window; "" if none is, see `Statistics`."""
         return ""
 
+    @property
+    def _where_it_lies(self) -> str:
+        """What the record says of this rank's memory, behind its dtype."""
+        array = self._array
+        return f" on cuda:{array.number}" if isinstance(array, DeviceArray) else ""
+
     def _let_go(self) -> None:
         """Keep this rank's memory no longer: it stays for as long as the program holds it."""
         array = self._array
-        given = getattr(array, "given", None)  # on a device
+        given = array.given if isinstance(array, DeviceArray) else None
         try:
             left = weakref.ref(array if given is None else given)
         except TypeError:  # not every class has such references

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NonblockingOperations"]
 
-_CSWAP, _FABRIC = lib.RMAEXT_CSWAP, lib.RMAEXT_FABRIC
+_CSWAP = lib.RMAEXT_CSWAP
+_COPIED = lib.RMAEXT_DIRECT, lib.RMAEXT_CMA  # what is "ipc" may come to be "fabric"
 _LONG_RUN = 128  # elements, from which on a run costs less as an update of its own
 
 
@@ -170,7 +171,7 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
     def _by_memory(self, rank: Any) -> bool:
         """Whether a put or get to a rank is done when it returns. The bounds are checked later."""
         (number,) = integers(rank=rank)
-        return bool(self._routes[number] != _FABRIC)
+        return self._routes[number] in _COPIED
 
     def _begin_update(self, *given: Any, **how: Any) -> Request:
         request: Request = self._update(*given, begin=True, **how)

@@ -588,12 +588,11 @@ class Request(Unique, cmethods.Request):
         result = self._result if state == _DONE and error is None else None
         if type(result) is Landing:
             try:
-                result = landed(result)
+                result = landed(result)  # what else it raises is the array's, or a handler's: again
+            except RmaTimeout:
+                raise
             except RmaError as exc:
                 result, error = None, exc
-            except Exception as exc:  # of the array's own, which need not be one to be copied
-                text = f"{self._where()}: the result was not copied to its device: {exc}"
-                result, error = None, RmaError(errno.EIO, text, call=self._call)
         # the traceback would keep the frames, and so the buffers, alive
         error = None if error is None else error.with_traceback(None)
         if self._scalar and result is not None:

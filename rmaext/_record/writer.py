@@ -110,8 +110,7 @@ def window(made: Any) -> None:
     nbytes = 0 if group.rank < 0 else made._array.nbytes  # of this process
     whose = container()
     kind = f"containers.{whose}" if whose else type(made).__name__
-    device = getattr(getattr(made, "_array", None), "number", -1)  # another job's has no array
-    where = f" on cuda:{device}" if device >= 0 else ""
+    where = getattr(made, "_where_it_lies", "")  # unknown of another job's
     facts = ffi.new(
         "struct rmaext_record_window *",
         {

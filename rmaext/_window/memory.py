@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from .._fabric.registration import one_part
 from .._memory import arrays, pages
+from .._memory.devices import DeviceArray
 from .._memory.pages import Wish
 from .._native._lib import ffi, lib
 from .._ops.arguments import told
@@ -140,7 +141,7 @@ class Memory(Unique):
         origin = "array" if pages.mapped_file(array) is None else "file"
         if seen["file"].startswith("/memfd:rmaext"):
             origin = "arena"
-        on_device = getattr(array, "given", None) is not None
+        on_device = isinstance(array, DeviceArray)
         if on_device:
             origin = "device"
         return Description(
@@ -201,7 +202,7 @@ class MemoryOperations(WindowCore[ScalarT]):
         access = arrays.access_name(mine.access)
         place = (mine.key, mine.address, mine.size)
         array: Any = self._root._region.array
-        if getattr(array, "given", None) is None:
+        if not isinstance(array, DeviceArray):
             return Memory(*place, access, how.kind, how.device, _window=self)
         return Memory(*place, access, "cuda", array.number, _window=self)
 
@@ -265,7 +266,7 @@ class MemoryOperations(WindowCore[ScalarT]):
             raise ValueError(f"advise: {advice!r} must be {words}")
         array: Any = self._array
         start, stop = one_part("advise", part, array.size)
-        if getattr(array, "given", None) is not None:
+        if isinstance(array, DeviceArray):
             text = f"advise: window {self._name}: its memory lies on a device, whose pages are not "
             raise Unsupported(errno.EOPNOTSUPP, text + "the host's", call="advise")
         # Pages of a file are only read: writing to them would have all written back.

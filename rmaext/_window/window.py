@@ -20,6 +20,7 @@ from .._comm.region import Region
 from .._fabric.fabric import Fabric
 from .._fabric.registration import How, HowAllocated, Registration
 from .._memory import arrays, node
+from .._memory.devices import DeviceArray
 from .._memory.pages import Wish
 from .._native._lib import ffi, lib
 from .._ops.arguments import told
@@ -274,8 +275,10 @@ class Window(
         cls._check_kind()
         self = cls.__new__(cls)
         wish = Wish(hint, fixed_address, lazy, hugepages)
-        if isinstance(device := how.get("device"), str):
-            del how["device"]
+        device = how.get("device")
+        if device is None or isinstance(device, str):
+            how.pop("device", None)
+        if isinstance(device, str):
             make: Callable[[], Array] = functools.partial(_on_device, shape, dtype, device, wish)
         else:
             self._wish = wish
@@ -393,7 +396,7 @@ class Window(
         """
         array, left = self._array, self._left
         if left is None:
-            return array if getattr(array, "given", None) is None else self._device_array()
+            return self._device_array() if isinstance(array, DeviceArray) else array
         there = left()
         if there is None:
             text = f"local: window {self._name} is closed and keeps no memory: take the array, "
@@ -438,7 +441,7 @@ class Window(
         rmaext.errors.Unsupported: ...
         """
         self._check_open("local_as")
-        if getattr(self._array, "given", None) is None:
+        if not isinstance(self._array, DeviceArray):
             text = f"local_as: window {self._name}: its memory is the host's: win.local is a NumPy "
             text += "array, of which torch.from_numpy makes a tensor"
             raise Unsupported(errno.EOPNOTSUPP, text, call="local_as")

@@ -159,7 +159,7 @@ class Published(Closing, Generic[ScalarT]):
         (count, dims), size = told[0], comm.size
         with Opening() as stack:
             enter = stack.enter_context
-            how: dict[str, Any] = {} if device is None else {"device": device}
+            how: dict[str, Any] = {} if device is None else {"device": str(device)}
             length = count * math.prod(dims)
             data = enter(Window.allocate(comm, length, dtype, timeout=timeout, **how))
             words = 1 + count + 2 * size + WORDS

@@ -68,11 +68,13 @@ class Closing(Unique):
     _windows: tuple[Window[Any], ...]
 
     def _close(self) -> None:
+        # not those that this call, which a signal handler has interrupted, is closing
+        ours = [window for window in self._windows if not window.closed]
         try:
-            for window in self._windows:
+            for window in ours:
                 window.close()
         except BaseException as exc:
-            if any(map(operator.attrgetter("closed"), self._windows)):
+            if any(map(operator.attrgetter("closed"), ours)):
                 self.__exit__(type(exc), exc, None)
             raise
 

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import signal
+import time
+
 import pytest
 from mpi4py import MPI
 
@@ -64,3 +67,34 @@ def test_halfway(it, monkeypatch):
         it.close()
     assert it.closed
     it.close()
+
+
+def nested(make, comm):
+    """Let a signal handler close it while this rank waits in its close for the others."""
+    it, seen = make(comm), []
+
+    def handler(*_):
+        try:
+            it.close()
+        except rmaext.RmaError as exc:
+            seen.append(exc)
+
+    if comm.rank == 0:
+        before = signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+    else:
+        time.sleep(0.5)
+    it.close()
+    if comm.rank == 0:
+        signal.signal(signal.SIGALRM, before)
+    assert it.closed
+    with rmaext.Window.allocate(comm, 1) as win:  # the communicator is as good as before
+        win.fence()
+    return seen
+
+
+@pytest.mark.mpi(min_size=2)
+@pytest.mark.parametrize("make", KINDS.values(), ids=KINDS)
+def test_a_handler_that_closes_it_too(world, make):
+    for error in nested(make, world):
+        assert isinstance(error, rmaext.SyncError)

@@ -96,9 +96,10 @@ def test_parts_of_new_memory(cuda, comm):
         win.fence()
         part = win.local[1]
         assert reader.fetch(part).tolist() == [4, 5, 6, 7]
+        assert reader.fetch(win.local[np.int64(1)]).tolist() == [4, 5, 6, 7]
         assert reader.fetch(win.local[2, 3]) == 11
         assert win.local[:, 1:3].__cuda_array_interface__["strides"] == (32, 8)
-        for wrong in ([0, 1], np.array([True, False, True]), 1.5):
+        for wrong in ([0, 1], np.array([True, False, True]), 1.5, True, np.bool_(False)):
             with pytest.raises(TypeError, match="slices and integers"):
                 win.local[wrong]
         with pytest.raises(ValueError, match="not C-contiguous"):

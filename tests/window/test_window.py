@@ -682,3 +682,14 @@ def test_collective_in_another_thread_meanwhile(world, monkeypatch, call):
         assert win.local[0] == 5
         win.close()
     assert win.closed
+
+
+def test_an_array_with_attributes_of_its_own(comm):
+    """Names that mark arrays on devices mean nothing in others."""
+    fields = np.zeros(3, [("given", "f8"), ("number", "i8"), ("handle", "f8")]).view(np.recarray)
+    with rmaext.Window(comm, fields) as win:
+        assert win.local is fields
+        assert win.memory.kind == "system"
+        win.put((1.0, 2, 3.0), comm.rank, 1)
+        win.fence()
+        assert fields[1].number == 2

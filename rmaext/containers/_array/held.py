@@ -83,7 +83,7 @@ class Held(Closing):
         with Opening() as stack:
             # All pages at once: so a lack of memory is an error, and not a signal.
             padded = blocks.padded(comm.rank)
-            how: dict[str, Any] = {"lazy": False} if device is None else {"device": device}
+            how: dict[str, Any] = {"lazy": False} if device is None else {"device": str(device)}
             win = Window.allocate(comm, padded, dtype, None, timeout, **how)
             stack.enter_context(win)
             rooms = Window.allocate(comm, nbytes, np.uint8, None, timeout, lazy=False)

@@ -93,7 +93,7 @@ class Table(Closing):
     @property
     def closed(self) -> bool:
         """Whether operations raise ClosedError."""
-        return not self._whole or self._memory.head.closed
+        return not self._whole or self._windows[0].closed
 
     @property
     def comm(self) -> MPI.Comm:
