@@ -375,7 +375,7 @@ def _report(found: dict[str, Any]) -> list[str]:
         lines += [f"  error      {routes['error']}"]
     devices = found["devices"]
     what = f"none ({devices['error']})" if "error" in devices else str(devices["cuda"])
-    lines += [f"  cuda       {what}; arrays there go by messages to their owner, which copies"]
+    lines += [f"  cuda       {what}; arrays there are mapped on a node, else their owner copies"]
     lines += ["registration cache of libfabric (off in a copy of our own, unless set here)"]
     for name, setting in found["cache"].items():
         lines += [f"  {name:<34} {setting['value'] or 'not set'}"]
