@@ -34,7 +34,7 @@ def test_info_counts_devices():
     found = json.loads(output("-m", "rmaext", "info", "--json", DEVICE_COUNT="3"))
     assert found["devices"] == {"cuda": 3, "library": os.environ["RMAEXT_CUDA"]}
     text = output("-m", "rmaext", "info", DEVICE_COUNT="3")
-    assert "\n  cuda       3; arrays there go by messages to their owner" in text
+    assert "\n  cuda       3; arrays there are mapped on a node" in text
 
 
 def test_info_says_why_there_is_none():
