@@ -41,7 +41,7 @@ BAD = {
     "ordering type": (TypeError, "ordering=None", {"ordering": None}),
     "kind": (ValueError, "system, cuda, rocr, ze, neuron, synapseai", {"kind": "gpu"}),
     "kind type": (TypeError, "kind=1", {"kind": 1}),
-    "device type": (TypeError, "device='0'", {"kind": "cuda", "device": "0"}),
+    "device type": (TypeError, "device=0.5", {"kind": "cuda", "device": 0.5}),
     "device negative": (ValueError, "device=-1", {"kind": "cuda", "device": -1}),
     "device of none": (ValueError, "kind='system'", {"device": 1}),
     "persistent": (TypeError, "persistent=1", {"persistent": 1}),
