@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import types
 import weakref
@@ -14,18 +13,7 @@ import pytest
 import rmaext
 from rmaext._memory import cuda as reader
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif("RMAEXT_CUDA" not in os.environ, reason="make test-device names one"),
-]
-
-
-@pytest.fixture(scope="module")
-def cuda():
-    from device import device_array
-
-    device_array.begin()
-    return device_array
+pytestmark = pytest.mark.mpi
 
 
 @pytest.mark.parametrize("shape", [7, (3, 4), (), (2, 0)])

@@ -7,7 +7,6 @@ Each line of "State of each kind of allocation" in docs/guides/gpu-arrays.md nam
 from __future__ import annotations
 
 import ctypes
-import os
 import textwrap
 
 import numpy as np
@@ -16,19 +15,8 @@ from support.jobs import passes, start
 
 import rmaext
 
-pytestmark = pytest.mark.skipif(
-    "RMAEXT_CUDA" not in os.environ, reason="make test-device names one"
-)
 N = 50_000
 WANTED = np.arange(float(N))
-
-
-@pytest.fixture(scope="module")
-def cuda():
-    from device import device_array
-
-    device_array.begin()
-    return device_array
 
 
 class ByInterface:

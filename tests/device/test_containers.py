@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 
@@ -12,18 +10,7 @@ import rmaext
 from rmaext._memory import cuda as reader
 from rmaext.containers import Array, Published
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif("RMAEXT_CUDA" not in os.environ, reason="make test-device names one"),
-]
-
-
-@pytest.fixture(scope="module")
-def cuda():
-    from device import device_array
-
-    device_array.begin()
-    return device_array
+pytestmark = pytest.mark.mpi
 
 
 @pytest.fixture(params=["all", "some"])

@@ -8,7 +8,6 @@ operation does there what it does on the host.
 from __future__ import annotations
 
 import contextlib
-import os
 
 import numpy as np
 import pytest
@@ -19,20 +18,9 @@ from support.operations import done
 import rmaext
 from rmaext import AccessError
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif("RMAEXT_CUDA" not in os.environ, reason="make test-device names one"),
-]
+pytestmark = [pytest.mark.mpi]
 SIZE = contracts.SIZE
 LONG = 40_000  # elements: more than is updated at once, and than a message has
-
-
-@pytest.fixture(scope="module")
-def cuda():
-    from device import device_array
-
-    device_array.begin()
-    return device_array
 
 
 class Part:

@@ -3,27 +3,14 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import pytest
 from mpi4py import MPI
 
 from rmaext.compat import Win
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif("RMAEXT_CUDA" not in os.environ, reason="make test-device names one"),
-]
+pytestmark = pytest.mark.mpi
 N = 12
-
-
-@pytest.fixture(scope="module")
-def cuda():
-    from device import device_array
-
-    device_array.begin()
-    return device_array
 
 
 @pytest.fixture(params=["all", "some", "origins"])

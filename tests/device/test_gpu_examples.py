@@ -3,17 +3,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 
 import launch
 import numpy as np
 import pytest
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif("RMAEXT_CUDA" not in os.environ, reason="make test-device names one"),
-]
+pytestmark = pytest.mark.mpi
 
 
 def test_gpu_heat(comm, monkeypatch):

@@ -3,15 +3,9 @@
 
 from __future__ import annotations
 
-import os
-
 import launch
 import pytest
 from support.jobs import PRELUDE
-
-pytestmark = pytest.mark.skipif(
-    "RMAEXT_CUDA" not in os.environ, reason="make test-device names one"
-)
 
 BEGIN = (
     PRELUDE

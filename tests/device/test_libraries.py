@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,10 +10,7 @@ import pytest
 
 import rmaext
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif("RMAEXT_CUDA" not in os.environ, reason="make test-gpu names one"),
-]
+pytestmark = pytest.mark.mpi
 
 
 def of_cupy():

@@ -12,19 +12,8 @@ from support.processes import stopped
 
 import rmaext
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif("RMAEXT_CUDA" not in os.environ, reason="make test-device names one"),
-]
+pytestmark = pytest.mark.mpi
 N = 300_000  # elements: more than both halves of a stream's pinned memory
-
-
-@pytest.fixture(scope="module")
-def cuda():
-    from device import device_array
-
-    device_array.begin()
-    return device_array
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 
 import numpy as np
@@ -13,10 +12,7 @@ from mpi4py import MPI
 
 import rmaext
 
-pytestmark = [
-    pytest.mark.mpi,
-    pytest.mark.skipif("RMAEXT_CUDA" not in os.environ, reason="make test-device names one"),
-]
+pytestmark = pytest.mark.mpi
 N = 6
 REQUESTS = {
     "rget": lambda win, rank, out: win.rget(rank, 2, out=out),
@@ -31,14 +27,6 @@ CALLS = {
     "get_ranges": lambda win, rank, out: win.get_ranges(rank, [2, 5], [3, 3], out=out),
 }
 each_request = pytest.mark.parametrize("begin", REQUESTS.values(), ids=REQUESTS)
-
-
-@pytest.fixture(scope="module")
-def cuda():
-    from device import device_array
-
-    device_array.begin()
-    return device_array
 
 
 @pytest.fixture(params=["device", "host"])

@@ -10,11 +10,6 @@ import sys
 import textwrap
 
 import launch
-import pytest
-
-pytestmark = pytest.mark.skipif(
-    "RMAEXT_CUDA" not in os.environ, reason="make test-device names one"
-)
 
 
 def output(*args, **env):
