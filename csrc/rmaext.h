@@ -1353,7 +1353,7 @@ struct rmaext_record_counts {
 	 * memory could be mapped here if it were rmaext's; 0: none.
 	 */
 	uint64_t hint_from;
-	uint64_t zero[5]; /* whole cache lines, found by a shift */
+	uint64_t zero[5]; /* whole cache lines */
 };
 
 struct rmaext_record_event {

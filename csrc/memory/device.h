@@ -126,7 +126,7 @@ struct rmx_import {
  */
 int rmx_import_open(const char *library, const void *export, uint64_t size,
 		    struct rmx_import **import_p, char **map_p);
-/* No copy is under way any more. NULL does nothing. */
+/* Only what was given up is under way yet. NULL does nothing. */
 void rmx_import_close(struct rmx_import *import);
 
 /* cuda.c */

@@ -455,12 +455,13 @@ class Group:
             *((ffi.NULL, 0) if block is None else (block.table, 8 * block.base)),
             *(dynamic, int(self.spin * 1e9), ffi.NULL, device),
         ]
-        library = ffi.new("char[]", environment.cuda_library())
+        mapped = lib.RMAEXT_IPC in bytes(ffi.buffer(ways.route))  # few windows are on devices
+        library = ffi.new("char[]", environment.cuda_library()) if mapped else ffi.NULL
         targets = ffi.new("struct rmaext_targets *", [*what, library])
         handle = ffi.new("rmaext_window **")
         own = network.fabric.live() if network else ffi.NULL
         check(lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle))
-        for i, rank in enumerate(ways.here):
+        for i, rank in enumerate(ways.here if mapped else ()):
             if ways.route[i] == lib.RMAEXT_IPC:  # unless it could not be mapped
                 ways.route[i] = lib.rmaext_window_route(handle[0], rank)
         # the struct outlives close: another thread may still be inside a call

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, NoReturn, ParamSpec
 from mpi4py import MPI
 
 from .._comm.group import together
+from .._memory.devices import DeviceArray
 from .._native import cmethods
 from .._record import tracing
 from . import attributes, creation, requests, transfer
@@ -122,7 +123,7 @@ class Win(cmethods.Win):
         self._near = state.near
         # what is nowhere, or on a device, cannot be shown; a dynamic window has no own memory
         base = state.attributes.fixed[MPI.WIN_BASE]
-        shows = bool(base) and not hasattr(state.window._array, "given")
+        shows = bool(base) and not isinstance(state.window._array, DeviceArray)
         self._be(shows, state.window, state.units, epochs.access, epochs.passive)
 
     def __eq__(self, other: object) -> bool:
