@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from support.schedule import DYING, Comm, Model, Pause, Schedule, planted
+from support.schedule import DYING, Comm, Model, Pause, Schedule, Signal, planted
 
 import rmaext
 from rmaext.containers import _channel
@@ -29,9 +29,9 @@ def modelled(module):
 class Run:
     """Ranks that send and receive at random; what each has sent and got so far."""
 
-    def __init__(self, module, size, seed, far, deaths=None):
-        self.dice = random.Random(seed)
-        self.schedule, self.capacity = Schedule(size, seed, deaths, far), self.dice.randint(1, 6)
+    def __init__(self, module, size, seed, far, deaths=None, signals=0.0):
+        self.dice, self.schedule = random.Random(seed), Schedule(size, seed, deaths, far, signals)
+        self.capacity, self.raised = self.dice.randint(1, 6), 0
         Model.made[:] = [{}, {}]
         comms = [Comm(rank, size, self.schedule) for rank in range(size)]
         for comm in comms:
@@ -51,6 +51,9 @@ class Run:
             self.channels[rank].send(records, to)
         except rmaext.PeerLostError as exc:
             self.are_lost({exc.rank, to})
+        except Signal:
+            self.raised += 1
+            self.sent[rank][to] = int(self.channels[rank].sent[to])  # the rest is not sent
         assert self.channels[rank].sent[to] <= self.sent[rank][to]
 
     def waits(self, rank, to):
@@ -77,7 +80,7 @@ class Run:
                 self.sends(rank, dice)
             elif got := self.receive(rank, channel.try_receive):
                 self.gets(rank, got)
-        channel.done()
+        self.receive(rank, channel.done)
         while got := self.receive(rank, channel.receive):
             self.gets(rank, got)
         assert channel.ended
@@ -89,6 +92,8 @@ class Run:
                 return call()
             except rmaext.PeerLostError as exc:
                 self.are_lost(exc.ranks, self.told.setdefault(rank, set()))
+            except Signal:
+                self.raised += 1
 
     def are_lost(self, ranks, told=frozenset()):
         assert self.schedule.dead.issuperset(ranks), "a rank is said to be lost"
@@ -134,6 +139,25 @@ def test_deaths(channel, far):
     for seed in range(80):
         told += len(Run(channel, 3, seed, far, {2: 1 + seed * 2}).explore().told)
     assert told > 40
+
+
+@DYING
+@pytest.mark.parametrize("far", [False, True])
+def test_signals(channel, far):
+    """A handler raises at any step: a send tells how much went, and a receive loses nothing."""
+    raised = sum(
+        Run(channel, 3, seed, far, {2: seed * 3} if seed % 2 else None, 0.02).explore().raised
+        for seed in range(80)
+    )
+    assert raised > 80
+
+
+@DYING
+def test_a_message_that_is_not_settled_is_found(channel, monkeypatch):
+    monkeypatch.setattr(channel.Channel, "_put_settled", lambda *_: None)
+    with pytest.raises((AssertionError, ValueError), match="came from|not end|not sent"):
+        for seed in range(400):
+            Run(channel, 3, seed, seed % 2, signals=0.02).explore()
 
 
 SWAPPED = """\

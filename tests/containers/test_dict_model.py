@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 import pytest
-from support.linearizable import Call
-from support.schedule import DYING, Comm, Model, Schedule, planted
+from support.linearizable import MAYBE, Call
+from support.schedule import DYING, Comm, Model, Schedule, Signal, planted
 from support.tables import Recorder, failures
 
 import rmaext
@@ -61,8 +61,9 @@ def modelled(monkeypatch):
 class Run:
     """Ranks that use a few keys of a table of few buckets at random; who dies has its own."""
 
-    def __init__(self, size, seed, kind, deaths=None):
-        self.schedule, self.dice = Schedule(size, seed, deaths), random.Random(seed)
+    def __init__(self, size, seed, kind, deaths=None, signals=0.0):
+        self.dice = random.Random(seed)
+        self.schedule = Schedule(size, seed, deaths, bool(seed % 3), signals)
         dtype, *pack = KINDS[kind]
         names = NAMES if kind == "words" else NAMES[:-1]
         self.names = self.dice.sample(names, self.dice.randint(2, len(names)))
@@ -72,7 +73,7 @@ class Run:
         self.tables = [Dict(comm, "i8", dtype, 6) for comm in comms]
         self.recorders = [Recorder(it, *pack) for it in self.tables]
         self.seeds = [self.dice.random() for _ in comms]
-        self.deaths, self.lost = deaths or {}, 0
+        self.deaths, self.raised = deaths or {}, 0
 
     def work(self, rank):
         dice, recorder = random.Random(self.seeds[rank]), self.recorders[rank]
@@ -82,18 +83,26 @@ class Run:
                 10 * (rank in self.deaths) + key
                 for key in dice.sample(self.keys, min(2, len(self.keys)))
             ]
-            start = time.perf_counter()
-            try:
-                if dice.random() < 0.2 and name in ("get", "set", "add"):
-                    recorder.many(name, keys, [number, 2 * number][: len(keys)])
-                else:
-                    recorder.call(name, keys.pop(), number)
-                    self.reads(rank, 10 + dice.randrange(5))
-            except rmaext.PeerLostError:
-                self.lost += 1
-                assert self.schedule.dead, "a rank is said to be lost"
-                for key in keys:  # it may be done
-                    recorder.calls.append((key, Call(start, math.inf, name, number, None)))
+            many = dice.random() < 0.2 and name in ("get", "set", "add")
+            keys = keys if many else keys[-1:]
+            numbers, start = [number, 2 * number][: len(keys)], time.perf_counter()
+            call = (recorder.many, keys, numbers) if many else (recorder.call, keys[0], number)
+            ended = self.ends(call[0], name, *call[1:])
+            if ended:  # by an exception
+                end = time.perf_counter() if ended is Signal else math.inf
+                for key, one in zip(keys, numbers, strict=True):
+                    recorder.calls.append((key, Call(start, end, name, one, MAYBE)))
+            elif not many:
+                self.ends(self.reads, rank, 10 + dice.randrange(5))
+
+    def ends(self, function, *arguments):
+        """Call it; return the type of an exception that may come here."""
+        try:
+            function(*arguments)
+        except (rmaext.PeerLostError, Signal) as exc:
+            self.raised += 1
+            assert self.schedule.dead or type(exc) is Signal, "a rank is said to be lost"
+            return type(exc)
 
     def reads(self, rank, key):
         """Look at what only rank 2 changes, which dies: it has a value of its own, or none."""
@@ -139,8 +148,27 @@ def test_orders(size, kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_deaths(kind):
     """A rank dies at any step: the others' calls are what they were, or PeerLostError."""
-    lost = sum(Run(3, seed, kind, {2: 1 + seed * 5}).explore().lost for seed in range(60))
+    lost = sum(Run(3, seed, kind, {2: 1 + seed * 5}).explore().raised for seed in range(60))
     assert lost > 30
+
+
+@DYING
+@pytest.mark.parametrize("kind", KINDS)
+def test_signals(kind):
+    """A handler raises at any step: the call is done or not, and nothing of it is left."""
+    raised = sum(Run(3, seed, kind, signals=0.01).explore().raised for seed in range(60))
+    assert raised > 60
+
+
+@DYING
+@pytest.mark.parametrize(
+    ("part", "said"), [("_settle_at", "is left|not end"), ("_give_back", "left|counted")]
+)
+def test_what_is_not_settled_is_found(monkeypatch, part, said):
+    monkeypatch.setattr(entries.Entries, part, lambda *_: None)
+    with pytest.raises(AssertionError, match=said):
+        for seed in range(400):
+            Run(3, seed, [*KINDS][seed % 2], signals=0.02).explore()
 
 
 PUBLISHED = """\
@@ -198,13 +226,13 @@ FAULTS = {
     "a lock of the dead is waited for": (
         entries.Entries._lock,
         "if holder in self._m.gone:",
-        "if holder < 0:",
+        "if holder in ():",
         "it does not end",
     ),
     "a slot of the dead is waited for": (
         slots.Slots.wait,
         "if int(owner) in dead:",
-        "if int(owner) < 0:",
+        "if int(owner) in ():",
         "it does not end",
     ),
 }

@@ -4,11 +4,13 @@
 Each rank is a thread, of which one runs at a time: until its next access to memory that others
 may use, where a seeded choice says who runs next, and who sleeps for a while. The windows are
 arrays; what is atomic in a window is one step here, and nothing else is. If ranks are far from
-each other what one puts comes later, in the order in which it was sent.
+each other what one puts comes later, in the order in which it was sent. A rank may die at a
+step, or a signal handler may raise there.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import random
@@ -21,7 +23,7 @@ import pytest
 
 import rmaext
 
-__all__ = ["DYING", "Comm", "KilledError", "Model", "Pause", "Schedule", "planted"]
+__all__ = ["DYING", "Comm", "KilledError", "Model", "Pause", "Schedule", "Signal", "planted"]
 
 LIMIT = 30_000  # steps of a run, far more than any takes
 # A generator that is closed in a thread that is being ended raises that, too.
@@ -32,11 +34,17 @@ class KilledError(BaseException):
     """Ends the thread of a rank."""
 
 
+class Signal(BaseException):
+    """What a signal handler raises."""
+
+
 class Schedule:
     """Who runs when."""
 
-    def __init__(self, size, seed, deaths=None, far=False):
+    def __init__(self, size, seed, deaths=None, far=False, signals=0.0):
         self.far, self.wire = far, {}  # what is on its way, by origin and target
+        self.signals, self.in_c = signals, [0] * size  # in which share of the steps one comes
+        self.threads = []
         self.dice = random.Random(seed)
         self.turns = [threading.Semaphore(0) for _ in range(size)]
         self.over = threading.Semaphore(0)
@@ -62,6 +70,14 @@ class Schedule:
             self.asleep[rank] = now + self.dice.randrange(150)
         self._next()
         self.turns[rank].acquire()
+        self.handle(rank)
+
+    def handle(self, rank):
+        """Let a signal handler raise, perhaps; not in C, nor in another thread of rmaext's."""
+        if not self.signals or self.in_c[rank] or threading.current_thread() not in self.threads:
+            return
+        if self.dice.random() < self.signals:
+            raise Signal
 
     def send(self, origin, target, change):
         """Let a rank change another one's memory: at once, or later."""
@@ -106,17 +122,36 @@ class Schedule:
                 self.running.discard(rank)
                 self._next()
 
-        threads = [
+        self.threads = [
             threading.Thread(target=rank_of, args=(rank,)) for rank in range(len(self.turns))
         ]
-        for thread in threads:
+        for thread in self.threads:
             thread.start()
         self._next()
         self.over.acquire()
-        for thread in threads:
+        for thread in self.threads:
             thread.join()
         if self.errors:
             raise self.errors[0]
+        for way in sorted(self.wire):
+            self.deliver(way)
+
+
+def in_c(method):
+    """Return a method that is one call of C: a handler raises before it, or when it is done."""
+
+    @functools.wraps(method)
+    def call(self, *arguments):
+        rank, schedule = self._comm.rank, self._comm.schedule
+        schedule.in_c[rank] += 1
+        try:
+            result = method(self, *arguments)
+        finally:
+            schedule.in_c[rank] -= 1
+        schedule.handle(rank)
+        return result
+
+    return call
 
 
 class Model:
@@ -184,15 +219,18 @@ class Model:
     def get_many(self, ranks, offsets):
         return np.array([self.load(*place) for place in self._places(ranks, offsets)], self.dtype)
 
+    @in_c
     def put(self, data, rank, offset):
         there, data = self._of(rank)[offset : offset + len(data)].view("u1"), data.copy().view("u1")
         for part in self._torn(data.size):
             self._send(rank, lambda part=part: there.__setitem__(part, data[part]))
 
+    @in_c
     def put_many(self, ranks, offsets, values):
         for (rank, offset), value in zip(self._places(ranks, offsets), values, strict=True):
             self.put(np.array([value], self.dtype), rank, offset)
 
+    @in_c
     def put_notify(self, data, rank, offset, slot):
         self.put(data, rank, offset)
         self._send(rank, lambda: np.add.at(self._arrays["notified", rank], slot, 1))
@@ -219,6 +257,7 @@ class Model:
             raise rmaext.PeerLostError(107, "a rank")
         raise rmaext.RmaTimeout(110, "nothing came")
 
+    @in_c
     def compare_and_swap(self, compare, value, rank, offset):
         array = self._step(rank)
         old = array[offset]
@@ -227,12 +266,14 @@ class Model:
         self.sync()  # before what follows, where that is the rank's own memory
         return old
 
+    @in_c
     def compare_and_swap_many(self, ranks, offsets, compare, values):
         places = self._places(ranks, offsets)
         words = [np.broadcast_to(it, len(places)) for it in (compare, values)]
         every = zip(*words, places, strict=True)
         return np.array([self.compare_and_swap(a, b, *place) for a, b, place in every], self.dtype)
 
+    @in_c
     def fetch_op_many(self, ranks, offsets, values, op):
         if op == "no_op":
             return self.get_many(ranks, offsets)
@@ -257,10 +298,12 @@ class Model:
             value.view("u1")[part] = array[offset : offset + 1].view("u1")[part]
         return value[0]
 
+    @in_c
     def accumulate(self, value, rank, offset, op="sum"):
         array, change = self._of(rank), {"max": max, "sum": np.add, "replace": lambda _, new: new}
         self._send(rank, lambda: array.__setitem__(offset, change[op](array[offset], value)))
 
+    @in_c
     def accumulate_many(self, ranks, offsets, values, op="sum"):
         places = self._places(ranks, offsets)
         for place, value in zip(places, np.broadcast_to(values, len(places)), strict=True):
