@@ -43,9 +43,18 @@ def test_some_places_of_each_call(route):
 
 
 @pytest.mark.stress
-@pytest.mark.timeout(3700)
+@pytest.mark.timeout(7300)
+@pytest.mark.parametrize("route", ["", "fabric"], ids=["direct", "fabric"])
+@pytest.mark.parametrize("size", [2, 3])
+def test_each_place_once(size, route):
+    """Those that differ by the function, or the line of its caller; two kinds of exceptions."""
+    run(size, route, "--once", timeout=7200)
+
+
+@pytest.mark.stress
+@pytest.mark.timeout(14500)
 @pytest.mark.parametrize("route", ["", "fabric"], ids=["direct", "fabric"])
 @pytest.mark.parametrize("size", [2, 3])
 def test_every_place(size, route):
-    """All of them, with two kinds of exceptions in turn."""
-    run(size, route, timeout=3600)
+    """All of them, other turns of loops, too: hours."""
+    run(size, route, timeout=14400)

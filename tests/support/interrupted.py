@@ -213,8 +213,8 @@ class FailedError(Exception):
 class Ring:
     """Rank 0's part."""
 
-    def __init__(self, wires: list[Wire], limit: float) -> None:
-        self.wires, self.limit, self.bell = wires, limit, Bell()
+    def __init__(self, wires: list[Wire], limit: float, once: bool) -> None:
+        self.wires, self.limit, self.once, self.bell = wires, limit, once, Bell()
         self.tried = self.calls = self.blocked = 0
         self.failures: list[tuple[str, str, str]] = []  # case, place, words
         self.told = False  # the others have something to do, or have done it
@@ -301,6 +301,7 @@ class Ring:
         `share`: so many of them all, spread over the call; 0: those given.
         """
         self.calls += 1
+        self.bell.once = self.once and not case.waits  # that one does not end
         failures = 0
         errors = (KeyboardInterrupt, TimeoutError)
         opened = False
@@ -341,7 +342,7 @@ class Ring:
 
 
 def main(cases: list[Case], known: dict[str, str]) -> None:
-    """Run the cases: `program [--share N] [--most FAILURES] [--within S] [--at K] [NAME ...]`.
+    """Run the cases: `program [--share N] [--once] [--most FAILURES] [--within S] [--at K] [NAME ...]`.
 
     `known` are those that fail today, and why; they are run only if they are named.
     """
@@ -351,13 +352,15 @@ def main(cases: list[Case], known: dict[str, str]) -> None:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--share", type=int, default=0, help="so many places of each call")
+    parser.add_argument("--once", action="store_true", help="no place twice, see support/places.py")
+    parser.add_argument("--part", default="0/1", help="K/N: every N-th call, from number K on")
     parser.add_argument("--most", type=int, default=3)
     parser.add_argument("--within", type=float, default=10)
     parser.add_argument("--at", type=int)
     parser.add_argument("--known", action="store_true", help="run those that fail today, too")
     parser.add_argument("names", nargs="*", help="prefixes of the calls to be run")
     options = parser.parse_args()
-    faulthandler.dump_traceback_later(3500, exit=True)
+    faulthandler.dump_traceback_later(14_300, exit=True)
     sys.unraisablehook = lambda _: None  # what is raised in a finalizer is lost, as it must be
     table = {case.name: case for case in cases}
     assert len(table) == len(cases), "two have the same name"
@@ -366,9 +369,10 @@ def main(cases: list[Case], known: dict[str, str]) -> None:
         serve(table, ends[0], options.within)
         world.Barrier()
         return
-    ring = Ring(ends, options.within)
+    ring = Ring(ends, options.within, options.once)
     skipped = []
-    for case in cases:
+    first, step = map(int, options.part.split("/"))
+    for case in cases[first::step]:
         if options.names and not case.name.startswith(tuple(options.names)):
             continue
         if case.name in known and not options.known:

@@ -52,6 +52,9 @@ class Bell:
 
     Attributes
     ----------
+    once : bool
+        Places where a function and its caller have been before in the call do not count: other
+        turns of a loop, and the same function called on the same line for something else.
     count : int
         How many places of the call have been met.
     place : str
@@ -61,11 +64,13 @@ class Bell:
     """
 
     def __init__(self) -> None:
+        self.once = False
         self._once: defaultdict[int, None] = defaultdict(partial(_thread.interrupt_main, _SIGNAL))
         self._at = 0
         self._error: type[BaseException] = KeyboardInterrupt
         self._inside = True
         self._ours: dict[CodeType, bool] = {}
+        self._met: set[tuple[Any, ...]] = set()
         self.count, self.place = 0, ""
         self.of_all = False
         signal.signal(_SIGNAL, self._handle)
@@ -75,7 +80,7 @@ class Bell:
             return
         self._once.clear()
         if not _is_lost(frame) and (not self._inside or self._is_inside(frame)):
-            self.count += 1
+            self.count += self._is_new(frame)
             if self.count == self._at:
                 self._at = 0
                 self.place = _where(frame)
@@ -95,6 +100,16 @@ class Bell:
             frame = frame.f_back
         return False
 
+    def _is_new(self, frame: FrameType | None) -> bool:
+        """Whether this place of the call is one to count."""
+        if not self.once or frame is None:
+            return True
+        by = frame.f_back
+        place = frame.f_code, frame.f_lasti, by and by.f_code, by and by.f_lasti
+        met = place in self._met
+        self._met.add(place)
+        return not met
+
     def call(
         self, function: Callable[[], Any], at: int, error: type[BaseException], inside: bool = True
     ) -> tuple[bool, Any]:
@@ -107,6 +122,7 @@ class Bell:
         """
         self.count, self.place, self._error, self._inside = 0, "", error, inside
         self.of_all = False
+        self._met.clear()
         gc.disable()  # it would come at other places each time
         try:
             self._at = at
