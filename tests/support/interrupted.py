@@ -352,7 +352,7 @@ def main(cases: list[Case], known: dict[str, str]) -> None:
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("--first", type=int, default=1)
     parser.add_argument("--share", type=int, default=0, help="so many places of each call")
-    parser.add_argument("--once", action="store_true", help="no place twice, see support/places.py")
+    parser.add_argument("--once", action="store_true", help="no place twice, see Bell")
     parser.add_argument("--part", default="0/1", help="K/N: every N-th call, from number K on")
     parser.add_argument("--most", type=int, default=3)
     parser.add_argument("--within", type=float, default=10)

@@ -11,7 +11,6 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from typing import Any, NamedTuple
 
-
 MAYBE = object()  # the result of a call that an exception has ended: it is done, or not
 
 
