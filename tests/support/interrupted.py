@@ -342,7 +342,7 @@ class Ring:
 
 
 def main(cases: list[Case], known: dict[str, str]) -> None:
-    """Run the cases: `program [--share N] [--once] [--most FAILURES] [--within S] [--at K] [NAME ...]`.
+    """Run the cases: `program [--share N] [--once] [--most FAILURES] [--at K] [NAME ...]`.
 
     `known` are those that fail today, and why; they are run only if they are named.
     """
