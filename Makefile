@@ -104,6 +104,7 @@ test-matrix: develop ## every provider and version of libfabric
 
 test-stress: develop ## hours of load
 	$(LAUNCH) --marks stress --sizes 0,4 --limit 14800 --ignore=tests/interrupts $(ARGS)
+	$(LAUNCH) --marks "stress and pair" --sizes 2 --limit 14800 $(ARGS)
 
 test-interrupts: develop ## hours: each call, ended at every place where that may be
 	$(LAUNCH) --marks stress --sizes 0 --limit 14800 tests/interrupts $(ARGS)
