@@ -13,7 +13,7 @@ from .._comm.columns import changed, each
 from .._memory import arrays
 from .._native._lib import lib
 from .._ops.core import Array, Place, Shape
-from .._ops.many import GET, PUT, Call, Places, indices
+from .._ops.many import Call, Places, indices
 from .._runtime.failures import not_for
 from .._runtime.reports import dtype_name
 from ..errors import AlignmentError
@@ -96,21 +96,19 @@ class FieldView(View[ScalarT]):
         rank, first, count = place
         if what.part:  # which says where the elements are
             return super()._run(call, place, buffers, what)
-        moves = what.kind != lib.RMAEXT_UPDATE
-        if not moves:
+        if what.kind == lib.RMAEXT_UPDATE:
             self._check_aligned(call, place)
         if count == 1:
             super()._run(call, place, buffers, what)
-        elif moves and count:
-            offsets, flat = np.arange(first, first + count), buffers[0].reshape(-1)
-            if what.kind == lib.RMAEXT_PUT:
-                self._many(PUT, 0, rank, offsets, flat, None)
-            else:
-                self._many(GET, 0, rank, offsets, None, flat)
-        else:
+        elif what.compare:
             for k in range(count):
                 one = arrays.part_of(what, k * self._dtype.itemsize, 1, count)
                 super()._run(call, (rank, first + k, 1), buffers, one)
+        elif count:
+            values = buffers[0].reshape(-1) if what.operand else None
+            out = buffers[-1].reshape(-1) if what.result else None
+            how = Call(call, what.kind, what.op, out is not None)
+            self._many(how, what.type, rank, np.arange(first, first + count), values, out)
 
     def _check_aligned(self, call: str, place: Place) -> None:
         unit = self._dtype.itemsize

@@ -151,7 +151,8 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
     several attached regions, or to a derived datatype for each call. The
     elements of the arrays, one after another, share one range of offsets, and an
     operation may span the seams. It is then not one, but one on each array: each
-    element is updated atomically, as always. `local` and `peer_view` are lists.
+    element is updated atomically, as always, and the exception of a signal handler may come
+    between two arrays. `local` and `peer_view` are lists.
 
     There are no functions for compiled code, and no views. Threads may do what they may with
     any `Window`.

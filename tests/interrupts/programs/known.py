@@ -13,7 +13,6 @@ KNOWN = {
     "Dict.len": _AGAIN,
     "Dict.items": _AGAIN,
     "Dict.clear": _AGAIN,
-    "field accumulate": _PIECES,
     "joined put": _PIECES,
     "joined accumulate": _PIECES,
     "joined rput": _PIECES,
