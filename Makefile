@@ -39,7 +39,7 @@ PY_FORMATTED = setup.py csrc/rooms.py rmaext tests examples benchmarks docs
 .PHONY: bench check check-first check-tests check-serial check-alone check-seeds check-sizes
 .PHONY: check-text
 .PHONY: docs site compile_commands.json
-.PHONY: provider check-c fuzz fuzz-strangers sim sim-faults sim-scale asan tsan lint type cover format clean
+.PHONY: provider check-c fuzz fuzz-strangers sim sim-faults sim-replay sim-scale asan tsan lint type cover format clean
 
 help: ## this list
 	@echo "On a fresh Debian or Ubuntu, make demo and make test do all their own set-up."
@@ -393,6 +393,9 @@ build/sim/scale build/sim/crowd: $(SOURCES:csrc/%.c=build/sim/obj/%.o) $(wildcar
 
 sim-scale: $(VENV)/.tests build/sim/scale build/sim/crowd ## what protocols cost with up to 16,384 ranks: a table, and docs/pictures/scale.svg
 	$(LIMIT) 3600 $(PYTHON) tests/world/scale.py $(VENV)/lib/$(MPI)/libfabric.so.1 docs/pictures/scale.svg
+
+sim-replay: $(WORLDS:%=build/sim/%) ## the same seeds here and in an emulated machine: the same histories
+	$(LIMIT) 1800 $(PYTHON) tests/world/replay.py $(VENV)/lib/$(MPI)/libfabric.so.1 $^
 
 sim-faults: $(VENV)/.runs ## faults planted in the protocols: does that world find each?
 	$(LIMIT) 14400 $(PYTHON) tests/world/faults.py $(ARGS)
