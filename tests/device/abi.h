@@ -22,6 +22,22 @@ typedef struct {
 	unsigned char bytes[64];
 } CUipcMemHandle;
 
+typedef struct {
+	size_t srcXInBytes, srcY;
+	int srcMemoryType;
+	const void *srcHost;
+	CUdeviceptr srcDevice;
+	void *srcArray;
+	size_t srcPitch;
+	size_t dstXInBytes, dstY;
+	int dstMemoryType;
+	void *dstHost;
+	CUdeviceptr dstDevice;
+	void *dstArray;
+	size_t dstPitch;
+	size_t WidthInBytes, Height;
+} CUDA_MEMCPY2D;
+
 enum { /* CUresult */
        SUCCESS = 0,
        INVALID_VALUE = 1,

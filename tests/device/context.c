@@ -70,6 +70,34 @@ static CUresult failure(const char *function)
 	return SUCCESS;
 }
 
+static struct {
+	const char *name; /* a function's own, by its address */
+	unsigned calls;
+} counts[128];
+
+static void count_call(const char *function)
+{
+	int i = 0;
+
+	while (i < 127 && counts[i].name && counts[i].name != function)
+		i++;
+	counts[i].name = function;
+	counts[i].calls++;
+}
+
+/* No part of the API: how often functions were called whose names begin so. */
+unsigned device_calls(const char *prefix)
+{
+	unsigned calls = 0;
+
+	pthread_mutex_lock(&lock);
+	for (int i = 0; i < 128 && counts[i].name; i++)
+		if (!strncmp(counts[i].name, prefix, strlen(prefix)))
+			calls += counts[i].calls;
+	pthread_mutex_unlock(&lock);
+	return calls;
+}
+
 CUresult device_enter(const char *function, enum need need)
 {
 	struct context *context;
@@ -80,6 +108,7 @@ CUresult device_enter(const char *function, enum need need)
 	if (device_in_worker)
 		return NOT_PERMITTED;
 	pthread_mutex_lock(&lock);
+	count_call(function);
 	context = device_current();
 	if (need != NOTHING && !initialized)
 		result = NOT_INITIALIZED;
@@ -269,7 +298,7 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
 	return device_leave(INVALID_VALUE);
 }
 
-CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+CUresult cuDeviceGetUuid(CUuuid *uuid, CUdevice device)
 {
 	ENTER(DRIVER);
 	if (!device_context(device))
@@ -277,6 +306,11 @@ CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
 	memcpy(uuid->bytes, "rmaext's device", 15);
 	uuid->bytes[15] = (unsigned char)device;
 	return device_leave(SUCCESS);
+}
+
+CUresult cuDeviceGetUuid_v2(CUuuid *uuid, CUdevice device)
+{
+	return cuDeviceGetUuid(uuid, device);
 }
 
 /* -- contexts */

@@ -12,7 +12,8 @@ struct task {
 	struct task *next;
 	uint64_t ticket;
 	char *dst, *src, *staged; /* a copy; `staged` is freed after it */
-	size_t len;
+	size_t len, rows, dst_pitch, src_pitch;
+	bool stuck; /* until device_hang(0) */
 	void (*call)(void *);
 	void *arg;
 	struct event *record, *wait;
@@ -41,13 +42,19 @@ static uint64_t tickets;
 static __thread struct stream *mine; /* STREAM_PER_THREAD */
 static __thread struct context *mine_of;
 
-static bool stuck;
+static enum { NONE, ALL, NEXT } stuck;
 
-/* No part of the API: while it is set no stream goes on. */
+/*
+ * No part of the API: 1: no stream goes on; 2: the next copy to or from a
+ * device hangs, and what is behind it in its stream; 0: all go on.
+ */
 void device_hang(int hang)
 {
 	device_enter(__func__, NOTHING);
 	stuck = hang;
+	for (struct stream *at = streams; at && !hang; at = at->next)
+		for (struct task *it = at->head; it; it = it->next)
+			it->stuck = false;
 	device_leave(SUCCESS); /* which wakes them */
 }
 
@@ -57,7 +64,8 @@ static bool may_run(const struct stream *stream)
 	const struct task *task = stream->head;
 	bool legacy = stream == stream->context->legacy;
 
-	if (stuck || (task->wait && task->wait->done < task->until))
+	if (stuck == ALL || task->stuck ||
+	    (task->wait && task->wait->done < task->until))
 		return false;
 	for (struct stream *at = streams; at; at = at->next)
 		if (stream->blocking && at->blocking &&
@@ -118,8 +126,11 @@ static void *work(void *arg)
 		device_leave(SUCCESS);
 		if (delay)
 			usleep(delay);
-		if (stream->head->dst)
-			memmove(stream->head->dst, stream->head->src,
+		for (size_t row = 0; row < stream->head->rows; row++)
+			memmove(stream->head->dst +
+					row * stream->head->dst_pitch,
+				stream->head->src +
+					row * stream->head->src_pitch,
 				stream->head->len);
 		device_in_worker = true;
 		if (stream->head->call)
@@ -213,6 +224,18 @@ static struct stream *stream_of(CUstream handle)
 	return at && !at->closed ? at : NULL;
 }
 
+/*
+ * What every function with a stream or an event begins with: `it` is what the
+ * handle names. Else it returns that there is none.
+ */
+#define ENTER_WITH(it, find)                                 \
+	do {                                                 \
+		ENTER(CONTEXT);                              \
+		(it) = (find);                               \
+		if (!(it))                                   \
+			return device_leave(INVALID_HANDLE); \
+	} while (0)
+
 /* Queue a copy of `what`; with `wait`, return when it is done. */
 static CUresult queue(struct stream *stream, struct task what, bool wait)
 {
@@ -222,6 +245,10 @@ static CUresult queue(struct stream *stream, struct task what, bool wait)
 	if (!task)
 		return OUT_OF_MEMORY;
 	*task = what;
+	if (stuck == NEXT && task->dst) {
+		task->stuck = true;
+		stuck = NONE;
+	}
 	task->ticket = ++tickets;
 	task->done = wait ? &done : NULL;
 	*stream->tail = task;
@@ -263,11 +290,9 @@ CUresult cuStreamDestroy_v2(CUstream handle)
 {
 	struct stream *stream;
 
-	ENTER(CONTEXT);
-	stream = (uintptr_t)handle <= STREAM_PER_THREAD ? NULL
-							: stream_of(handle);
-	if (!stream)
-		return device_leave(INVALID_HANDLE);
+	ENTER_WITH(stream, (uintptr_t)handle <= STREAM_PER_THREAD
+				   ? NULL
+				   : stream_of(handle));
 	stream->closed = true; /* what is queued is done before it ends */
 	return device_leave(SUCCESS);
 }
@@ -276,10 +301,7 @@ CUresult cuStreamSynchronize(CUstream handle)
 {
 	struct stream *stream;
 
-	ENTER(CONTEXT);
-	stream = stream_of(handle);
-	if (!stream)
-		return device_leave(INVALID_HANDLE);
+	ENTER_WITH(stream, stream_of(handle));
 	return device_leave(queue(stream, (struct task){0}, true));
 }
 
@@ -287,10 +309,7 @@ CUresult cuStreamQuery(CUstream handle)
 {
 	struct stream *stream;
 
-	ENTER(CONTEXT);
-	stream = stream_of(handle);
-	if (!stream)
-		return device_leave(INVALID_HANDLE);
+	ENTER_WITH(stream, stream_of(handle));
 	for (struct stream *at = streams; at; at = at->next)
 		if (at->head &&
 		    (at == stream ||
@@ -304,10 +323,9 @@ CUresult cuLaunchHostFunc(CUstream handle, void (*call)(void *), void *arg)
 {
 	struct stream *stream;
 
-	ENTER(CONTEXT);
-	stream = stream_of(handle);
-	if (!stream || !call)
-		return device_leave(call ? INVALID_HANDLE : INVALID_VALUE);
+	ENTER_WITH(stream, stream_of(handle));
+	if (!call)
+		return device_leave(INVALID_VALUE);
 	return device_leave(
 		queue(stream, (struct task){.call = call, .arg = arg}, false));
 }
@@ -343,10 +361,7 @@ CUresult cuEventDestroy_v2(CUevent handle)
 {
 	struct event *event;
 
-	ENTER(CONTEXT);
-	event = event_of(handle);
-	if (!event)
-		return device_leave(INVALID_HANDLE);
+	ENTER_WITH(event, event_of(handle));
 	event->closed = true;
 	event_let_go(event);
 	return device_leave(SUCCESS);
@@ -357,10 +372,9 @@ CUresult cuEventRecord(CUevent handle, CUstream on)
 	struct stream *stream;
 	struct event *event;
 
-	ENTER(CONTEXT);
-	stream = stream_of(on);
+	ENTER_WITH(stream, stream_of(on));
 	event = event_of(handle);
-	if (!stream || !event || stream->context != event->context)
+	if (!event || stream->context != event->context)
 		return device_leave(INVALID_HANDLE);
 	return device_leave(
 		queue(stream, (struct task){.record = event}, false));
@@ -370,10 +384,7 @@ CUresult cuEventQuery(CUevent handle)
 {
 	struct event *event;
 
-	ENTER(CONTEXT);
-	event = event_of(handle);
-	if (!event)
-		return device_leave(INVALID_HANDLE);
+	ENTER_WITH(event, event_of(handle));
 	return device_leave(event->done < event->recorded ? NOT_READY
 							  : SUCCESS);
 }
@@ -383,10 +394,7 @@ CUresult cuEventSynchronize(CUevent handle)
 	struct event *event;
 	uint64_t until;
 
-	ENTER(CONTEXT);
-	event = event_of(handle);
-	if (!event)
-		return device_leave(INVALID_HANDLE);
+	ENTER_WITH(event, event_of(handle));
 	until = event->recorded;
 	event->pending++; /* it stays while it is looked at */
 	while (event->done < until)
@@ -401,11 +409,10 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent wait, unsigned flags)
 	struct stream *stream;
 	struct event *event;
 
-	ENTER(CONTEXT);
-	stream = stream_of(handle);
+	ENTER_WITH(stream, stream_of(handle));
 	event = event_of(wait);
-	if (!stream || !event || flags)
-		return device_leave(flags ? INVALID_VALUE : INVALID_HANDLE);
+	if (!event || flags)
+		return device_leave(event ? INVALID_VALUE : INVALID_HANDLE);
 	return device_leave(queue(
 		stream, (struct task){.wait = event, .until = event->recorded},
 		false));
@@ -434,11 +441,11 @@ static CUresult copy(const char *name, CUdeviceptr dst, enum end to,
 		     CUdeviceptr src, enum end from, size_t len,
 		     CUstream handle, bool async)
 {
-	struct task task = {.len = len};
-	enum kind into, of;
-	struct stream *stream;
+	struct task task = {.len = len, .rows = 1};
 	CUresult result = device_enter(name, CONTEXT);
 	bool between_hosts, between_devices;
+	struct stream *stream;
+	enum kind into, of;
 
 	if (result)
 		return result;
@@ -515,4 +522,32 @@ CUresult cuMemcpyAsync(CUdeviceptr dst, CUdeviceptr src, size_t len,
 		       CUstream stream)
 {
 	return copy(__func__, dst, ANY_END, src, ANY_END, len, stream, true);
+}
+
+/* Of it what is used here: rows between a device and pinned memory. */
+CUresult cuMemcpy2DAsync_v2(const CUDA_MEMCPY2D *what, CUstream handle)
+{
+	struct task task = {.len = what->WidthInBytes, .rows = what->Height};
+	const bool in = what->dstMemoryType == MEMORY_DEVICE;
+	struct stream *stream;
+	enum kind into, of;
+	size_t to, from;
+
+	ENTER_WITH(stream, stream_of(handle));
+	task.dst_pitch = what->dstPitch;
+	task.src_pitch = what->srcPitch;
+	to = (task.rows - 1) * task.dst_pitch + task.len;
+	from = (task.rows - 1) * task.src_pitch + task.len;
+	if (what->srcXInBytes || what->srcY || what->dstXInBytes ||
+	    what->dstY || !task.rows || task.dst_pitch < task.len ||
+	    task.src_pitch < task.len ||
+	    what->srcMemoryType != (in ? MEMORY_HOST : MEMORY_DEVICE) ||
+	    what->dstMemoryType != (in ? MEMORY_DEVICE : MEMORY_HOST) ||
+	    !place_of(in ? what->dstDevice : (uintptr_t)what->dstHost, to,
+		      in ? DEVICE_END : HOST_END, &task.dst, &into) ||
+	    !place_of(in ? (uintptr_t)what->srcHost : what->srcDevice, from,
+		      in ? HOST_END : DEVICE_END, &task.src, &of) ||
+	    (in ? of : into) == PAGEABLE)
+		return device_leave(INVALID_VALUE);
+	return device_leave(queue(stream, task, false));
 }
