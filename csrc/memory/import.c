@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: BSD-3-Clause */
+/* Memory of other processes' devices that is mapped here. */
+#include "memory/device.h"
+
+#include <stdlib.h>
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* guards this */
+static struct rmx_import *imports;
+
+/* The caller has the lock. */
+static int import_find(struct rmx_device *device,
+		       const struct rmaext_export *from,
+		       struct rmx_import **import_p)
+{
+	struct rmx_import *it = imports;
+	int ret;
+
+	while (it &&
+	       (it->owner != getpid() ||
+		memcmp(&it->from, from, offsetof(struct rmaext_export, at))))
+		it = it->next;
+	if (!it) {
+		it = calloc(1, sizeof(*it));
+		if (!it)
+			return rmx_no_memory("a mapping");
+		ret = device->kind->import(device, from, &it->base);
+		if (ret) {
+			free(it);
+			return ret;
+		}
+		it->device = device;
+		it->from = *from;
+		it->owner = getpid();
+		it->next = imports;
+		imports = it;
+	}
+	it->users++;
+	*import_p = it;
+	return 0;
+}
+
+int rmx_import_open(const char *library, const void *export, uint64_t size,
+		    struct rmx_import **import_p, char **map_p)
+{
+	struct rmx_device *device;
+	struct rmaext_export from;
+	struct rmx_import *it = NULL;
+	uint64_t end;
+	int ret, number;
+
+	memcpy(&from, export, sizeof(from));
+	ret = rmx_cuda.seek(library, &from, &number);
+	if (!ret)
+		ret = rmaext_device_open(library, number, &device);
+	if (ret)
+		return ret;
+	pthread_mutex_lock(&lock);
+	ret = import_find(device, &from, &it);
+	pthread_mutex_unlock(&lock);
+	if (ret)
+		return ret;
+	/* what another process tells may be anything */
+	ret = __builtin_add_overflow(from.at, size, &end)
+		      ? rmx_fail(-ERANGE, RMX_NO_RANK, "map", "no such place")
+		      : device->kind->find(library, it->base, end, &number);
+	if (ret) {
+		rmx_import_close(it);
+		return ret;
+	}
+	*map_p = it->base + from.at;
+	*import_p = it;
+	return 0;
+}
+
+void rmx_import_close(struct rmx_import *it)
+{
+	struct rmx_import **at = &imports;
+
+	if (!it || it->owner != getpid())
+		return;
+	pthread_mutex_lock(&lock);
+	/* what was given up may be copied yet: then it stays, for the next */
+	if (!--it->users && !it->device->late) {
+		while (*at != it)
+			at = &(*at)->next;
+		*at = it->next;
+		it->device->kind->close(it->device, it->base);
+		free(it);
+	}
+	pthread_mutex_unlock(&lock);
+}
+
+int rmaext_import_try(const char *library, const void *export, uint64_t size)
+{
+	struct rmx_import *it;
+	char *map;
+	int ret = rmx_import_open(library, export, size, &it, &map);
+
+	if (!ret)
+		rmx_import_close(it);
+	return ret;
+}
