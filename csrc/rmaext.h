@@ -1134,33 +1134,36 @@ int rmaext_device_find(const char *library, const void *address, uint64_t len,
 int rmaext_device_open(const char *library, int number,
 		       rmaext_device **device_p);
 /*
- * Waits for all work in a stream of the application's; of `timeout` ns, then
- * -FI_ETIMEDOUT.
- */
-int rmaext_device_wait(rmaext_device *device, uint64_t handle, int64_t timeout);
-/*
  * A stream of ours, which only the caller uses until it gives it back; others'
- * work may be put into it. copy waits, for `timeout` ns at most, until the work
- * before it and the copy have ended; `in`: to the device. `there` is its
- * memory, and that of the host is never used after the call. give returns 1 if
- * some of that goes on.
+ * work may be put into it. behind: what comes from now on comes behind what a
+ * stream of the application's has. copy begins one, which comes behind what
+ * others have put there; `in`: to the device. `there` is its memory, and that
+ * of the host stays until the stream has ended or was given back: no device
+ * uses it. wait waits for all that was begun, for `slice` ns at most:
+ * RMAEXT_PENDING, call it again; -FI_ETIMEDOUT after `timeout` ns. give returns
+ * 1 if some of that goes on.
  */
 int rmaext_stream_take(rmaext_device *device, int64_t timeout,
 		       rmaext_stream **stream_p, uint64_t *handle_p);
 int rmaext_stream_give(rmaext_stream *stream);
+/* How many streams of a device go on that were given back? */
+int rmaext_device_late(rmaext_device *device);
+int rmaext_stream_behind(rmaext_stream *stream, uint64_t handle);
 int rmaext_stream_copy(rmaext_stream *stream, int in, void *there, void *here,
 		       uint64_t len);
+int rmaext_stream_wait(rmaext_stream *stream, int64_t slice);
 /* Of undefined contents. free fails silently: all went with the context. */
 int rmaext_device_allocate(rmaext_device *device, uint64_t len,
 			   void **memory_p);
 void rmaext_device_free(rmaext_device *device, void *memory);
 /*
  * A put whose operand is memory of the stream's device, behind all that is in
- * the stream; complete when it returns. -EXDEV, without a record: it has not
- * begun, as no stream of that device reaches the rank.
+ * the stream; complete when it returns 0. RMAEXT_PENDING after `slice` ns: call
+ * it again, as it was. -EXDEV, without a record: it has not begun, as no stream
+ * of that device reaches the rank.
  */
 int rmaext_stream_put(rmaext_stream *stream, rmaext_window *window,
-		      const struct rmaext_call *call);
+		      const struct rmaext_call *call, int64_t slice);
 
 /*
  * export: -FI_EOPNOTSUPP: no other process can map it. try says why another's
@@ -1190,8 +1193,8 @@ int rmaext_detach(rmaext_window *window, const void *addr, uint64_t len);
  * A request does not wait: RMAEXT_PENDING, and the operation goes on by itself,
  * also after rmaext_op_release(), which returns RMAEXT_PENDING until it has
  * ended: applied at the target, or failed. -FI_EAGAIN with *op_p set: an update
- * by memory whose guard others hold is no request yet, and needs
- * rmaext_op_wait() until it is done.
+ * by memory whose guard others hold, or what a device copies, is no request,
+ * and needs rmaext_op_wait() until it is done.
  */
 int rmaext_start(rmaext_window *window, const struct rmaext_call *call,
 		 rmaext_op **op_p);

@@ -33,6 +33,13 @@ int rmx_notify_start(struct rmaext_window *window,
 		     const struct rmaext_call *call, struct rmaext_op **op_p);
 
 /*
+ * by_stream.c: a put or get in a row, which was checked, of memory of a device
+ * (rmx_device_of()); a put may notify then. Returns as rmaext_start().
+ */
+int rmx_by_stream(struct rmaext_window *window, const struct rmaext_call *call,
+		  struct rmaext_op **op_p);
+
+/*
  * notify.c: a put with a notification by message, with a copy of the data, so
  * that it never waits. The caller has checked the place, and may be any thread
  * that holds no lock. -FI_EAGAIN: too much waits for that rank, nothing was

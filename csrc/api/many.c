@@ -295,7 +295,7 @@ static int many_run(struct rmx_many *b, int64_t slice)
 static void many_free(struct rmx_many *b)
 {
 	per_target_end(b);
-	free(b->per_target);
+	rmx_per_target_free(b);
 	free(b->number_of);
 	free(b->order);
 	free(b->copies);
@@ -470,14 +470,18 @@ static struct rmx_many many_make(struct rmaext_window *w,
 	};
 }
 
-/* Begins what is not done at once; all is one block. */
+/* Begins what is not done at once; all is one block. Copies may go on. */
 static int many_begin_far(struct rmx_many *b, int *ended)
 {
-	int ret = rmx_per_target_make(b);
+	int ret = rmx_per_target_make(b), copied;
 
-	if (!ret)
-		ret = rmx_per_target_copy(b, INT64_MAX);
-	return ret ? ret : per_target_start(b, ended);
+	if (ret)
+		return ret;
+	copied = rmx_per_target_copy(b, rmx_now() + RMX_SLICE);
+	if (copied && copied != RMAEXT_PENDING)
+		return copied;
+	ret = per_target_start(b, copied ? NULL : ended);
+	return ret ? ret : copied;
 }
 
 static void many_dispose(void *many)
@@ -507,6 +511,12 @@ int rmx_many_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 		ret = portion_by_memory(b);
 	if (!ret && b->routes != RMX_ONLY_DIRECT)
 		ret = many_begin_far(b, c->ended);
+	if (ret == RMAEXT_PENDING) { /* nothing copies but a call that waits */
+		b->owned.life = &many_life;
+		b->at = b->end;
+		*op_p = &b->owned;
+		return -FI_EAGAIN;
+	}
 	g = b->siblings;
 	if (!g || !g->count) {
 		many_free(b);

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Puts with a notification, and waits for notifications. */
 #include "api/api.h"
-#include "exec/streamed.h"
 #include "win/notify.h"
 
 #include <errno.h>
@@ -37,17 +36,16 @@ static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 		ret = rmx_move_new(w, c, &op);
 		return ret ? ret : rmx_op_run(op, op_p);
 	}
+	if (t->route == RMAEXT_IPC)
+		return rmx_by_stream(w, c, op_p);
 	if (t->route == RMAEXT_DIRECT) {
 		rmx_copy(t->map + offset, c->operand, len);
 		if (mapped || len)
 			rmx_count_direct(&w->tally, rank, kind, at, len, false);
 	} else {
-		ret = t->route == RMAEXT_IPC
-			      ? rmx_streamed_move(w, c)
-			      : rmx_target_write(t, rank, offset, c->operand,
-						 len);
+		ret = rmx_target_write(t, rank, offset, c->operand, len);
 		/* refused: by message */
-		if (ret && t->route == RMAEXT_CMA && !rmx_copies(t))
+		if (ret && !rmx_copies(t))
 			return notified_put(w, c, op_p);
 		if (mapped || len)
 			rmx_count_copy(&w->tally, rank, kind, t->route, at, len,
@@ -61,11 +59,7 @@ static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 					       .rank = rank,
 				       },
 				       op_p);
-	if (ret)
-		return ret;
-	rmx_sent_count(rmx_sent(&w->tally, rank, slot), false);
-	rmx_notify_add(w, rank, slot, 1);
-	return 0;
+	return ret ? ret : rmx_notify_of(w, rank, slot);
 }
 
 int rmx_notify_start(struct rmaext_window *w, const struct rmaext_call *c,

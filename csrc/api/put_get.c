@@ -4,7 +4,6 @@
  * carried out at once or posted.
  */
 #include "api/api.h"
-#include "exec/streamed.h"
 
 #include <errno.h>
 #include <string.h>
@@ -13,7 +12,7 @@
  * Carries it out, if it is by memory, or wrong. False: the fabric is the route.
  */
 static bool move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
-			   int *ret_p)
+			   struct rmaext_op **op_p, int *ret_p)
 {
 	const bool put = c->kind == RMAEXT_PUT;
 	const unsigned int kind = put ? RMAEXT_DID_PUT : RMAEXT_DID_GET;
@@ -48,31 +47,10 @@ static bool move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
 	case RMAEXT_IPC:
 		if (!rmx_device_of(w, rank))
 			return false;
-		*ret_p = rmx_streamed_move(w, c);
-		rmx_count_copy(&w->tally, rank, kind, t->route, offset, len,
-			       *ret_p);
+		*ret_p = rmx_by_stream(w, c, op_p);
 		return true;
 	}
 	return false;
-}
-
-int rmaext_stream_put(rmaext_stream *s, rmaext_window *w,
-		      const struct rmaext_call *c)
-{
-	int ret = rmx_window_enter(w, "put");
-
-	if (ret)
-		return ret;
-	ret = rmx_check(w, "put", c->rank, c->offset, c->count, RMAEXT_WRITE);
-	if (!ret && rmx_device_of(w, c->rank) != s->device) {
-		ret = -EXDEV;
-	} else if (!ret && c->count) {
-		ret = rmx_streamed_across(w, c, s);
-		rmx_count_copy(&w->tally, c->rank, RMAEXT_DID_PUT, RMAEXT_IPC,
-			       c->offset, c->count, ret);
-	}
-	rmx_window_leave(w);
-	return ret;
 }
 
 /* The network writes it; a short put is a copy, for which nobody waits. */
@@ -121,7 +99,7 @@ int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
 	struct rmx_op *op;
 	int ret;
 
-	if (move_by_memory(w, c, &ret))
+	if (move_by_memory(w, c, op_p, &ret))
 		return ret;
 	if (c->kind == RMAEXT_PUT && !c->ended)
 		return put_start(w, c, op_p);

@@ -29,6 +29,7 @@ struct rmx_per_target {
 	bool begun;    /* a request has these places */
 	uint64_t bytes;
 	struct rmx_places places;
+	struct rmaext_stream *stream; /* that copies them now; or NULL */
 };
 
 struct rmx_many {
@@ -216,5 +217,7 @@ struct rmx_places rmx_many_places(const struct rmx_many *many,
  * are done, RMAEXT_PENDING at the time `until`, or an error with a record.
  */
 int rmx_per_target_copy(struct rmx_many *many, int64_t until);
+/* Nothing of the caller's is copied any more. */
+void rmx_per_target_free(struct rmx_many *many);
 
 #endif

@@ -7,6 +7,7 @@
 #include "exec/copy_places.h"
 #include "exec/many.h"
 #include "exec/streamed.h"
+#include "memory/device.h"
 
 #include <stdlib.h>
 
@@ -39,8 +40,7 @@ static int per_target_make(struct rmx_many *b)
 		if (!rmx_many_is_local(b, rank) && rmx_len_at(b, i))
 			n += !b->number_of[rank]++;
 	}
-	free(b->per_target);
-	b->target_count = 0;
+	rmx_per_target_free(b);
 	b->per_target = calloc(n + 1, sizeof(*b->per_target));
 	if (!b->per_target)
 		return rmx_no_memory("the targets of a call");
@@ -163,18 +163,22 @@ int rmx_per_target_copy(struct rmx_many *b, int64_t until)
 
 	for (size_t k = 0; k < b->target_count && !ret; k++) {
 		struct rmx_per_target *it = &b->per_target[k];
+		const bool put = b->kind == RMAEXT_PUT;
 		const struct rmx_device *device;
 
-		if (it->messages || it->places.next == it->places.count)
+		if (it->messages ||
+		    (it->places.next == it->places.count && !it->stream))
 			continue;
 		device = rmx_device_of(b->window, it->rank);
 		if (!device && it->target->route != RMAEXT_CMA) {
 			it->messages = true; /* it is not mapped any more */
 			continue;
 		}
-		ret = (device ? rmx_streamed_places : rmx_places_copy)(
-			b->window, it->rank, b->kind == RMAEXT_PUT, &it->places,
-			until);
+		ret = device ? rmx_streamed_places(b->window, it->rank, put,
+						   &it->places, until,
+						   &it->stream)
+			     : rmx_places_copy(b->window, it->rank, put,
+					       &it->places, until);
 		if (!ret) {
 			target_record(b, it, 0);
 		} else if (it->target->route == RMAEXT_CMA &&
@@ -186,4 +190,14 @@ int rmx_per_target_copy(struct rmx_many *b, int64_t until)
 		}
 	}
 	return ret;
+}
+
+void rmx_per_target_free(struct rmx_many *b)
+{
+	for (size_t k = 0; k < b->target_count; k++)
+		if (b->per_target[k].stream)
+			rmx_stream_give(b->per_target[k].stream);
+	free(b->per_target);
+	b->per_target = NULL;
+	b->target_count = 0;
 }

@@ -78,8 +78,7 @@ int rmx_staged_row(struct rmaext_window *w, void *memory,
 		return ret;
 	if (!update) {
 		ret = rmx_stream_move(s.stream, put ? RMX_IN : RMX_OUT, memory,
-				      put ? (void *)(uintptr_t)c->operand
-					  : c->result,
+				      rmx_host_end(put, c->operand, c->result),
 				      c->count);
 		ret = stage_wait(&s, ret);
 	}
@@ -155,7 +154,7 @@ int rmx_staged_cells(struct rmaext_window *w, int kind, int op, int type,
 		     size_t unit, void *const *cells, size_t n,
 		     const char *values, size_t step, char *results, int64_t ns)
 {
-	const bool update = kind == RMAEXT_UPDATE;
+	const bool update = kind == RMAEXT_UPDATE, put = kind == RMAEXT_PUT;
 	struct stage s;
 	int64_t some;
 	int ret = stage_begin(w, update, &s);
@@ -163,13 +162,11 @@ int rmx_staged_cells(struct rmaext_window *w, int kind, int op, int type,
 	if (ret)
 		return ret;
 	for (size_t k = 0; k < n && !update && !ret; k++)
-		ret = kind == RMAEXT_PUT
-			      ? rmx_stream_move(s.stream, RMX_IN, cells[k],
-						(char *)(uintptr_t)values +
-							k * step,
-						unit)
-			      : rmx_stream_move(s.stream, RMX_OUT, cells[k],
-						results + k * unit, unit);
+		ret = rmx_stream_move(
+			s.stream, put ? RMX_IN : RMX_OUT, cells[k],
+			rmx_host_end(put, values + k * step,
+				     put ? NULL : results + k * unit),
+			unit);
 	ret = update ? rmx_bulk_enter(w, w->self, ns) : stage_wait(&s, ret);
 	if (update && !ret) {
 		for (size_t k = 0; k < n && !ret; k += (size_t)some) {

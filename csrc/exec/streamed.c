@@ -17,84 +17,93 @@ static int streamed_failed(const struct rmaext_window *w, int64_t rank)
 	return gone ? gone : rmx_fail_record(&record);
 }
 
-static struct rmaext_stream *stream_of(const struct rmaext_window *w,
-				       int64_t rank)
-{
-	return rmx_stream_take(rmx_device_of(w, rank), w->timeout, true);
-}
-
+/* Waits for all that was begun, if `ret` is no error. */
 static int stream_end(const struct rmaext_window *w, int64_t rank,
-		      struct rmaext_stream *s, int ret)
+		      struct rmaext_stream **s_p, int ret)
 {
-	ret = rmx_stream_finish(s, ret);
-	rmx_stream_give(s);
+	ret = rmx_stream_finish(*s_p, ret);
+	if (ret == RMAEXT_PENDING)
+		return ret;
+	rmx_stream_give(*s_p);
+	*s_p = NULL;
 	return ret ? streamed_failed(w, rank) : 0;
 }
 
+/* Returns the stream of an operation, at first a new one; or NULL. */
+static struct rmaext_stream *stream_of(const struct rmaext_window *w,
+				       int64_t rank, int64_t until,
+				       struct rmaext_stream **s_p)
+{
+	if (!*s_p)
+		*s_p = rmx_stream_take(rmx_device_of(w, rank), w->timeout,
+				       true);
+	if (*s_p)
+		(*s_p)->until = until;
+	return *s_p;
+}
+
 int rmx_streamed_across(const struct rmaext_window *w,
-			const struct rmaext_call *c, struct rmaext_stream *s)
+			const struct rmaext_call *c, int64_t until,
+			struct rmaext_stream *s)
 {
 	char *there = rmx_target_of(w, c->rank)->map + c->offset;
 	int ret;
 
 	s->limit = w->timeout;
+	s->until = until;
 	/* else what is told to have failed would be put later, over others' */
 	ret = rmx_stream_finish(s, 0);
-	if (!ret)
+	if (!ret && !s->crosses) {
+		s->crosses = true;
 		ret = rmx_stream_finish(
 			s, rmx_stream_across(s, there, c->operand, c->count));
-	return ret ? streamed_failed(w, c->rank) : 0;
+	}
+	return ret && ret != RMAEXT_PENDING ? streamed_failed(w, c->rank) : ret;
 }
 
 int rmx_streamed_move(const struct rmaext_window *w,
-		      const struct rmaext_call *c)
+		      const struct rmaext_call *c, int64_t until,
+		      struct rmaext_stream **s_p)
 {
-	const bool put = c->kind == RMAEXT_PUT;
+	const bool put = c->kind == RMAEXT_PUT, begun = *s_p;
 	char *there = rmx_target_of(w, c->rank)->map + c->offset;
 	struct rmaext_stream *s;
+	int ret = 0;
 
 	if (!c->count)
 		return 0; /* it only notifies */
-	s = stream_of(w, c->rank);
+	s = stream_of(w, c->rank, until, s_p);
 	if (!s)
 		return streamed_failed(w, c->rank);
-	return stream_end(
-		w, c->rank, s,
-		rmx_stream_move(s, put ? RMX_IN : RMX_OUT, there,
-				put ? (char *)(uintptr_t)c->operand : c->result,
-				c->count));
+	if (!begun)
+		ret = rmx_stream_move(s, put ? RMX_IN : RMX_OUT, there,
+				      rmx_host_end(put, c->operand, c->result),
+				      c->count);
+	return stream_end(w, c->rank, s_p, ret);
 }
 
 int rmx_streamed_places(const struct rmaext_window *w, int64_t rank, bool put,
-			struct rmx_places *p, int64_t until)
+			struct rmx_places *p, int64_t until,
+			struct rmaext_stream **s_p)
 {
 	char *base = rmx_target_of(w->root, rank)->map;
-	struct rmaext_stream *s = stream_of(w, rank);
-	uint64_t i = p->next;
-	int ret = 0;
+	struct rmaext_stream *s = stream_of(w, rank, until, s_p);
+	int ret;
 
 	if (!s)
 		return streamed_failed(w, rank);
-	for (uint64_t end = i + SOME; i < p->count && !ret; i++) {
-		struct rmx_piece it;
+	ret = rmx_stream_resume(s);
+	for (uint64_t n = 0; p->next < p->count && !ret; p->next++) {
+		struct rmx_piece it = rmx_place_at(p, p->next);
 
-		if (i == end) {
-			if (rmx_now() > until)
-				break;
-			end += SOME;
-		}
-		it = rmx_place_at(p, i);
+		if (++n % SOME == 0 && rmx_now() > until)
+			return RMAEXT_PENDING;
 		if (!rmx_place_is_inside(w, rank, &it))
 			ret = rmx_places_changed(rank, put);
 		else
 			ret = rmx_stream_move(
 				s, put ? RMX_IN : RMX_OUT, base + it.offset,
-				put ? (char *)(uintptr_t)it.value : it.result,
-				it.len);
+				rmx_host_end(put, it.value, it.result), it.len);
 	}
-	ret = stream_end(w, rank, s, ret);
-	if (ret)
-		return ret;
-	p->next = i;
-	return i < p->count ? RMAEXT_PENDING : 0;
+	return ret == RMAEXT_PENDING ? ret : stream_end(w, rank, s_p, ret);
 }

@@ -11,24 +11,28 @@
 #include "win/window.h"
 
 /*
- * Carries out a put or get in a row, which was checked: it is complete when it
- * returns. The caller is inside the window, and rmx_device_of() is not NULL.
- * Waits for the device, for the window's time limit; the memory of the caller
- * is not used any more, however it ends. Returns 0, or an error with a record.
+ * Carries out a put or get in a row, which was checked: 0, or an error with a
+ * record. RMAEXT_PENDING at the time `until`: call it again, with the same
+ * *stream_p, which is NULL at first and once it has ended; or give that stream
+ * back. It waits for the device for the window's time limit, and the memory of
+ * the caller is not used after that. The caller is inside the window, and
+ * rmx_device_of() is not NULL.
  */
 int rmx_streamed_move(const struct rmaext_window *window,
-		      const struct rmaext_call *call);
+		      const struct rmaext_call *call, int64_t until,
+		      struct rmaext_stream **stream_p);
 
 /*
  * The same of a put from memory of the stream's device, which is that of the
  * rank, behind all that is in the stream. After an error it may go on.
  */
 int rmx_streamed_across(const struct rmaext_window *window,
-			const struct rmaext_call *call,
+			const struct rmaext_call *call, int64_t until,
 			struct rmaext_stream *stream);
 
-/* As rmx_places_copy(), if rmx_device_of() is not NULL. */
+/* As rmx_places_copy(), with *stream_p as above. */
 int rmx_streamed_places(const struct rmaext_window *window, int64_t rank,
-			bool put, struct rmx_places *places, int64_t until);
+			bool put, struct rmx_places *places, int64_t until,
+			struct rmaext_stream **stream_p);
 
 #endif

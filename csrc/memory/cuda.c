@@ -14,6 +14,7 @@
 #define NO_TIMING 2u	/* CU_EVENT_DISABLE_TIMING */
 /* of enum CUpointer_attribute */
 enum { OF_DEVICE = 9, CAN_IPC = 10, OF_START = 11, OF_SIZE = 12 };
+enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2 }; /* of enum CUmemorytype */
 /* of enum CUresult */
 enum {
 	INVALID_VALUE = 1,
@@ -36,6 +37,20 @@ struct ipc_handle { /* CUipcMemHandle */
 	char bytes[64];
 };
 
+struct place { /* of CUDA_MEMCPY2D */
+	size_t x, y;
+	int kind; /* enum CUmemorytype */
+	void *host;
+	address_t device;
+	void *array;
+	size_t pitch;
+};
+
+struct rows { /* CUDA_MEMCPY2D */
+	struct place from, to;
+	size_t width, height;
+};
+
 static struct {
 	pthread_mutex_t lock;
 	void *handle;
@@ -45,7 +60,7 @@ static struct {
 	int (*cuPointerGetAttribute)(void *, int, address_t);
 	int (*cuDeviceGet)(int *, int);
 	int (*cuDeviceGetCount)(int *);
-	int (*cuDeviceGetUuid_v2)(void *, int);
+	int (*cuDeviceGetUuid)(void *, int);
 	int (*cuIpcGetMemHandle)(struct ipc_handle *, address_t);
 	int (*cuIpcOpenMemHandle_v2)(address_t *, struct ipc_handle,
 				     unsigned int);
@@ -57,6 +72,7 @@ static struct {
 	int (*cuStreamCreateWithPriority)(void **, unsigned int, int);
 	int (*cuStreamDestroy_v2)(void *);
 	int (*cuStreamQuery)(void *);
+	int (*cuStreamWaitEvent)(void *, void *, unsigned int);
 	int (*cuEventCreate)(void **, unsigned int);
 	int (*cuEventRecord)(void *, void *);
 	int (*cuEventQuery)(void *);
@@ -67,19 +83,22 @@ static struct {
 	int (*cuMemcpyHtoDAsync_v2)(address_t, const void *, size_t, void *);
 	int (*cuMemcpyDtoHAsync_v2)(void *, address_t, size_t, void *);
 	int (*cuMemcpyDtoDAsync_v2)(address_t, address_t, size_t, void *);
+	int (*cuMemcpy2DAsync_v2)(const struct rows *, void *);
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-#define SYMBOL(name) {#name, (void **)(void *)&cuda.name}
+#define SYMBOL(name) {#name, (void **)(void *)&cuda.name, NULL}
 static const struct {
 	const char *name;
 	void **at;
+	const char *newer; /* the same, and better, where the driver has it */
 } symbols[] = {
 	SYMBOL(cuInit),
 	SYMBOL(cuGetErrorName),
 	SYMBOL(cuPointerGetAttribute),
 	SYMBOL(cuDeviceGet),
 	SYMBOL(cuDeviceGetCount),
-	SYMBOL(cuDeviceGetUuid_v2),
+	{"cuDeviceGetUuid", (void **)(void *)&cuda.cuDeviceGetUuid,
+	 "cuDeviceGetUuid_v2"}, /* which tells parts of a GPU (MIG) apart */
 	SYMBOL(cuIpcGetMemHandle),
 	SYMBOL(cuIpcOpenMemHandle_v2),
 	SYMBOL(cuIpcCloseMemHandle),
@@ -90,6 +109,7 @@ static const struct {
 	SYMBOL(cuStreamCreateWithPriority),
 	SYMBOL(cuStreamDestroy_v2),
 	SYMBOL(cuStreamQuery),
+	SYMBOL(cuStreamWaitEvent),
 	SYMBOL(cuEventCreate),
 	SYMBOL(cuEventRecord),
 	SYMBOL(cuEventQuery),
@@ -100,6 +120,7 @@ static const struct {
 	SYMBOL(cuMemcpyHtoDAsync_v2),
 	SYMBOL(cuMemcpyDtoHAsync_v2),
 	SYMBOL(cuMemcpyDtoDAsync_v2),
+	SYMBOL(cuMemcpy2DAsync_v2),
 };
 
 /* Why CUDA says so, most often, and what to do. */
@@ -151,7 +172,10 @@ static int library_open(const char *file, bool load)
 				"install it, or name it in RMAEXT_CUDA",
 				dlerror());
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(*symbols); i++) {
-		*symbols[i].at = dlsym(handle, symbols[i].name);
+		if (symbols[i].newer)
+			*symbols[i].at = dlsym(handle, symbols[i].newer);
+		if (!*symbols[i].at)
+			*symbols[i].at = dlsym(handle, symbols[i].name);
 		if (*symbols[i].at)
 			continue;
 		dlclose(handle);
@@ -268,7 +292,7 @@ static int cuda_export(const void *address, const struct rmx_device *device,
 	if (!ret)
 		ret = cuda.cuDeviceGet(&it, device->number);
 	if (!ret)
-		ret = cuda.cuDeviceGetUuid_v2(export_p->device, it);
+		ret = cuda.cuDeviceGetUuid(export_p->device, it);
 	if (ret)
 		return cuda_fail(ret, "cuPointerGetAttribute");
 	ret = context_enter(device);
@@ -296,7 +320,7 @@ static int cuda_seek(const char *library, const struct rmaext_export *export,
 		return cuda_fail(ret, "cuDeviceGetCount");
 	for (int i = 0; i < count; i++) {
 		if (cuda.cuDeviceGet(&it, i) ||
-		    cuda.cuDeviceGetUuid_v2(uuid, it) ||
+		    cuda.cuDeviceGetUuid(uuid, it) ||
 		    memcmp(uuid, export->device, sizeof(uuid)))
 			continue;
 		ret = cuda.cuDevicePrimaryCtxGetState(it, &flags, &active);
@@ -368,23 +392,63 @@ static int cuda_stream(struct rmaext_stream *s)
 	return ret ? ret : context_leave(stream_fill(s), "cuStreamCreate");
 }
 
-static int cuda_copy(const struct rmaext_stream *s, enum rmx_way way, void *to,
-		     const void *from, uint64_t len)
+static int rows_copy(const struct rmaext_stream *s,
+		     const struct rmx_pitched *run)
 {
-	static const char *const calls[] = {
-		"cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync", "cuMemcpyDtoDAsync"};
-	const address_t there = (uintptr_t)to, here = (uintptr_t)from;
+	const struct place here = {.kind = MEMORY_HOST,
+				   .host = run->here,
+				   .pitch = run->len},
+			   there = {.kind = MEMORY_DEVICE,
+				    .device = (uintptr_t)run->there,
+				    .pitch = run->pitch};
+	const struct rows rows = {.from = run->way == RMX_IN ? here : there,
+				  .to = run->way == RMX_IN ? there : here,
+				  .width = run->len,
+				  .height = run->rows};
+
+	return cuda.cuMemcpy2DAsync_v2(&rows, s->it);
+}
+
+static int run_copy(const struct rmaext_stream *s,
+		    const struct rmx_pitched *run)
+{
+	const address_t there = (uintptr_t)run->there;
+
+	if (run->way == RMX_IN)
+		return cuda.cuMemcpyHtoDAsync_v2(there, run->here, run->len,
+						 s->it);
+	return cuda.cuMemcpyDtoHAsync_v2(run->here, there, run->len, s->it);
+}
+
+static int cuda_copy(const struct rmaext_stream *s,
+		     const struct rmx_pitched *runs, unsigned int count)
+{
+	const char *call = "cuMemcpyAsync";
 	int ret = context_enter(s->device);
 
 	if (ret)
 		return ret;
-	if (way == RMX_IN)
-		ret = cuda.cuMemcpyHtoDAsync_v2(there, from, len, s->it);
-	else if (way == RMX_OUT)
-		ret = cuda.cuMemcpyDtoHAsync_v2(to, here, len, s->it);
-	else
-		ret = cuda.cuMemcpyDtoDAsync_v2(there, here, len, s->it);
-	return context_leave(ret, calls[way]);
+	for (unsigned int i = 0; i < count && !ret; i++) {
+		const bool rows = runs[i].rows > 1;
+
+		ret = (rows ? rows_copy : run_copy)(s, &runs[i]);
+		call = rows		       ? "cuMemcpy2DAsync"
+		       : runs[i].way == RMX_IN ? "cuMemcpyHtoDAsync"
+					       : "cuMemcpyDtoHAsync";
+	}
+	return context_leave(ret, call);
+}
+
+static int cuda_across(const struct rmaext_stream *s, void *to,
+		       const void *from, uint64_t len)
+{
+	int ret = context_enter(s->device);
+
+	if (ret)
+		return ret;
+	ret = cuda.cuMemcpyDtoDAsync_v2((uintptr_t)to, (uintptr_t)from, len,
+					s->it);
+	return context_leave(ret, "cuMemcpyDtoDAsync");
 }
 
 static int cuda_mark(const struct rmaext_stream *s, void *event)
@@ -394,6 +458,21 @@ static int cuda_mark(const struct rmaext_stream *s, void *event)
 	if (ret)
 		return ret;
 	return context_leave(cuda.cuEventRecord(event, s->it), "cuEventRecord");
+}
+
+/* Of a stream just taken: the event is of no use yet. */
+static int cuda_behind(const struct rmaext_stream *s, void *other)
+{
+	void *event = s->half[0].event;
+	int ret = context_enter(s->device);
+
+	if (ret)
+		return ret;
+	ret = cuda.cuEventRecord(event, other);
+	if (ret)
+		return context_leave(ret, "cuEventRecord");
+	return context_leave(cuda.cuStreamWaitEvent(s->it, event, 0),
+			     "cuStreamWaitEvent");
 }
 
 static int ask(const struct rmx_device *device, int (*query)(void *), void *it,
@@ -455,7 +534,9 @@ const struct rmx_memory_kind rmx_cuda = {
 	.close = cuda_close,
 	.stream = cuda_stream,
 	.copy = cuda_copy,
+	.across = cuda_across,
 	.mark = cuda_mark,
+	.behind = cuda_behind,
 	.idle = cuda_idle,
 	.passed = cuda_passed,
 	.allocate = cuda_allocate,

@@ -25,14 +25,15 @@ static int device_new(const char *library, int number,
 		return rmx_no_memory("a device");
 	device->kind = &rmx_cuda;
 	device->number = number;
-	ret = device->kind->open(library, device);
-	if (ret) {
-		free(device);
-		return ret;
-	}
 	pthread_mutex_init(&device->lock, NULL);
-	*device_p = device;
-	return 0;
+	ret = device->kind->open(library, device);
+	if (!ret)
+		ret = rmx_streams_prepare(device);
+	if (ret)
+		free(device);
+	else
+		*device_p = device;
+	return ret;
 }
 
 int rmaext_device_open(const char *library, int number,

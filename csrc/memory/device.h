@@ -20,7 +20,14 @@ struct rmx_memory_kind;
  * other is copied.
  */
 #define RMX_HALF ((size_t)256 << 10) /* bytes */
-#define RMX_LANDINGS 256	     /* pieces of a half, of copies out */
+#define RMX_PIECES 1024		     /* of a half */
+
+/* Rows of `len` bytes, one after another here, and `pitch` apart there. */
+struct rmx_pitched {
+	enum rmx_way { RMX_IN, RMX_OUT } way; /* to the device; from it */
+	char *there, *here;
+	size_t len, rows, pitch;
+};
 
 /* Bytes of a half that are copied to `to` once they are there. */
 struct rmx_landing {
@@ -32,21 +39,25 @@ struct rmx_half {
 	char *at;
 	size_t used; /* bytes */
 	void *event; /* the library's */
-	bool marked; /* the event comes behind its copies */
-	unsigned int count;
-	struct rmx_landing of[RMX_LANDINGS]; /* one after another */
+	bool marked; /* it is being copied; the event comes behind that */
+	unsigned int run_count, count;
+	struct rmx_pitched runs[RMX_PIECES]; /* to be copied */
+	struct rmx_landing of[RMX_PIECES];   /* one after another */
 };
 
 /* A queue of a device's copies, which one caller has at a time. */
 struct rmaext_stream {
 	struct rmx_device *device;
-	void *it;	     /* the library's, and not its default one */
-	int64_t limit;	     /* ns for which one wait waits */
-	bool moves_mpi;	     /* waits call MPI */
-	bool lent;	     /* others may have put work of theirs into it */
-	bool late;	     /* a wait has ended, perhaps before the work has */
-	bool overdue;	     /* so has one for its time, and only for ours */
-	unsigned int filled; /* the half that is being filled */
+	void *it;	/* the library's, and not its default one */
+	int64_t limit;	/* ns for which one wait waits */
+	int64_t until;	/* when it comes back with RMAEXT_PENDING meanwhile */
+	int64_t since;	/* when the wait began that goes on; or 0 */
+	bool moves_mpi; /* waits call MPI */
+	bool crosses;	/* the put of rmaext_stream_put() was begun */
+	bool busy;	/* there may be work in it, or there was an error */
+	struct rmx_pitched rest; /* what is left of a copy: rest.len bytes */
+	uintptr_t low, high;	 /* what it may write of the device's memory */
+	unsigned int filled;	 /* the half that is being filled */
 	struct rmx_half half[2];
 	struct rmaext_stream *next;
 };
@@ -56,12 +67,12 @@ struct rmx_device {
 	const struct rmx_memory_kind *kind;
 	int number;
 	void *context;
-	pthread_mutex_t lock; /* guards these two */
+	pthread_mutex_t lock; /* guards these */
 	struct rmaext_stream *free;
-	struct rmaext_stream *late; /* may become free */
+	struct rmaext_stream *late; /* given up; may become free */
+	atomic_uint late_count;	    /* of these */
+	unsigned int taken;
 };
-
-enum rmx_way { RMX_IN, RMX_OUT, RMX_ACROSS }; /* to the device, from it */
 
 /*
  * Any thread may call these. They call nothing of Python or of this library.
@@ -91,12 +102,17 @@ struct rmx_memory_kind {
 		      const struct rmaext_export *export, char **base_p);
 	void (*close)(const struct rmx_device *device, char *base);
 	/*
-	 * Queue a copy, and an event: the memory stays as it is until idle()
-	 * or passed() has returned 0. The host's is pinned.
+	 * Queue copies, one within the device, and an event: the memory stays
+	 * as it is until idle() or passed() has returned 0. The host's is
+	 * pinned. behind: what is queued from now on comes behind what `other`
+	 * has, a stream of the application's.
 	 */
-	int (*copy)(const struct rmaext_stream *stream, enum rmx_way way,
-		    void *to, const void *from, uint64_t len);
+	int (*copy)(const struct rmaext_stream *stream,
+		    const struct rmx_pitched *runs, unsigned int count);
+	int (*across)(const struct rmaext_stream *stream, void *to,
+		      const void *from, uint64_t len);
 	int (*mark)(const struct rmaext_stream *stream, void *event);
+	int (*behind)(const struct rmaext_stream *stream, void *other);
 	/* Has a stream nothing left to do; has an event come? */
 	int (*idle)(const struct rmx_device *device, void *it);
 	int (*passed)(const struct rmx_device *device, void *event);
@@ -133,32 +149,53 @@ void rmx_import_close(struct rmx_import *import);
 extern const struct rmx_memory_kind rmx_cuda;
 
 /*
- * Returns a stream that nobody else has until it is given back; a wait for it
- * ends after `limit` ns, and calls MPI meanwhile if the caller holds no lock.
- * NULL: there is a record. As long as a copy has not ended in time no other is
- * begun on that device.
+ * Makes the streams of a new device, before there is work of ours there: memory
+ * is pinned perhaps only once the application's kernels have ended. Returns 0,
+ * or an error with a record.
+ */
+int rmx_streams_prepare(struct rmx_device *device);
+
+/*
+ * Returns a stream that nobody else has until it is given back. It waits for
+ * its work for `limit` ns, then -FI_ETIMEDOUT, and calls MPI meanwhile if the
+ * caller holds no lock; a function that waits comes back at stream->until with
+ * RMAEXT_PENDING, which the caller sets. NULL: there is a record. What was
+ * given back with work in it is used again once that has ended; while some of
+ * it does not in its time no new streams are made.
  */
 struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
 				      bool moves_mpi);
-void rmx_stream_give(struct rmaext_stream *stream);
+/* Returns whether work goes on in it, and no caller's memory is used by that.
+ */
+bool rmx_stream_give(struct rmaext_stream *stream);
+/* Is there one with work, or that a caller has? */
+bool rmx_streams_busy(struct rmx_device *device);
 
 /*
- * Begins a copy, behind all that is in the stream: `way` is in or out, `there`
- * the device's memory. What goes in is read before it returns, and what comes
- * out is written before rmx_stream_finish() has. Blocks if it is long. Returns
- * 0, or an error with a record.
+ * Begins a copy, behind all that is in the stream: `there` is the device's
+ * memory. What goes in was read, and what comes out is written, before
+ * rmx_stream_finish() has returned 0; `here` is not used once the stream was
+ * given back. Returns 0, an error with a record, or RMAEXT_PENDING: then call
+ * resume, or finish. To be written there is memory to which no copy goes on
+ * that was given up: -FI_ETIMEDOUT.
  */
 int rmx_stream_move(struct rmaext_stream *stream, enum rmx_way way, void *there,
 		    void *here, uint64_t len);
+int rmx_stream_resume(struct rmaext_stream *stream);
 
-/* The same between two places in the memory of devices. */
+/* The end of a put or get that is the host's: a put only reads it. */
+static inline void *rmx_host_end(bool put, const void *operand, void *result)
+{
+	return put ? (void *)(uintptr_t)operand : result;
+}
+
+/* The same between two places in the memory of devices; it does not wait. */
 int rmx_stream_across(struct rmaext_stream *stream, void *to, const void *from,
 		      uint64_t len);
 
 /*
- * Waits for all that was begun, after `ret` too, which was an error of that.
- * Returns it, or an error with a record; -FI_ETIMEDOUT: the device goes on some
- * time, or never. What came out has landed only if it returns 0.
+ * Waits for all that was begun, unless `ret` is an error of that, which it
+ * returns. Else 0, an error with a record, or RMAEXT_PENDING: call it again.
  */
 int rmx_stream_finish(struct rmaext_stream *stream, int ret);
 

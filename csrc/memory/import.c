@@ -72,21 +72,33 @@ int rmx_import_open(const char *library, const void *export, uint64_t size,
 	return 0;
 }
 
-void rmx_import_close(struct rmx_import *it)
+/*
+ * What nobody uses any more is closed, unless something may be copied there
+ * yet: then it stays, for the next. The caller has the lock.
+ */
+static void imports_close(void)
 {
-	struct rmx_import **at = &imports;
+	struct rmx_import **at = &imports, *it;
 
-	if (!it || it->owner != getpid())
-		return;
-	pthread_mutex_lock(&lock);
-	/* what was given up may be copied yet: then it stays, for the next */
-	if (!--it->users && !it->device->late) {
-		while (*at != it)
-			at = &(*at)->next;
+	while ((it = *at)) {
+		if (it->users || it->owner != getpid() ||
+		    rmx_streams_busy(it->device)) {
+			at = &it->next;
+			continue;
+		}
 		*at = it->next;
 		it->device->kind->close(it->device, it->base);
 		free(it);
 	}
+}
+
+void rmx_import_close(struct rmx_import *it)
+{
+	if (!it || it->owner != getpid())
+		return;
+	pthread_mutex_lock(&lock);
+	it->users--;
+	imports_close();
 	pthread_mutex_unlock(&lock);
 }
 

@@ -6,41 +6,59 @@
 #include <stdlib.h>
 
 /*
- * Waits until done() says so. A copy takes microseconds, or as long as what is
- * before it in the stream.
+ * An operation of this process, one that its progress thread carries out for
+ * others, and two more where copies hang.
  */
+#define PREPARED 4
+#define MOST_PITCH ((size_t)1 << 30) /* less than any device's */
+
+/* A copy takes microseconds, or as long as what is before it in the stream. */
 #define AWAKE 100000 /* ns */
 #define NAP 50000    /* ns */
 
 typedef int (*done_fn)(const struct rmx_device *device, void *it);
 
-static int wait_for(const struct rmx_device *device, done_fn done, void *it,
-		    int64_t limit, bool moves_mpi)
+/* Waits until done() says so. */
+static int stream_wait(struct rmaext_stream *s, done_fn done, void *it)
 {
 	const int64_t begun = rmx_now();
 	struct rmx_pace pace = {0};
 	int64_t now = begun;
 	int ret;
 
+	if (!s->since)
+		s->since = begun;
 	rmx_pace_begin(&pace, begun);
-	while ((ret = done(device, it)) == RMAEXT_PENDING) {
+	while ((ret = done(s->device, it)) == RMAEXT_PENDING) {
 		now = rmx_now();
-		if (now - begun >= limit)
+		if (now - s->since >= s->limit)
 			return rmx_fail(-FI_ETIMEDOUT, RMX_NO_RANK, "device",
-					"device %d has not ended in %lld s "
-					"what it was given: is a kernel still "
-					"at work there? Wait for it, or raise "
-					"the timeout",
-					device->number,
-					(long long)(limit / 1000000000));
-		if (moves_mpi && rmx_pace_due(&pace, now))
+					"device %d has not ended in %g s what "
+					"it was given: is a kernel still at "
+					"work there? Wait for it, or raise the "
+					"timeout",
+					s->device->number,
+					(double)s->limit / 1e9);
+		if (now >= s->until)
+			return RMAEXT_PENDING;
+		if (s->moves_mpi && rmx_pace_due(&pace, now))
 			rmx_pace_turn(&pace);
 		else if (now - begun < AWAKE)
 			rmx_relax();
 		else
 			rmx_sleep(NAP);
 	}
+	if (!ret)
+		s->since = 0;
 	return ret;
+}
+
+/* -- which there are */
+
+static void stream_push(struct rmaext_stream **list, struct rmaext_stream *s)
+{
+	s->next = *list;
+	*list = s;
 }
 
 /*
@@ -50,19 +68,21 @@ static int wait_for(const struct rmx_device *device, done_fn done, void *it,
 static void late_look(struct rmx_device *device, bool *stuck_p)
 {
 	struct rmaext_stream **at = &device->late, *s;
+	const int64_t now = rmx_now();
 	int ret;
 
 	*stuck_p = false;
 	while ((s = *at)) {
 		ret = device->kind->idle(device, s->it);
 		if (ret) {
-			*stuck_p |= ret == RMAEXT_PENDING && s->overdue;
+			*stuck_p |= ret == RMAEXT_PENDING &&
+				    now - s->since >= s->limit;
 			at = &s->next;
 			continue;
 		}
 		*at = s->next;
-		s->next = device->free;
-		device->free = s;
+		atomic_fetch_sub(&device->late_count, 1);
+		stream_push(&device->free, s);
 	}
 }
 
@@ -81,56 +101,126 @@ static struct rmaext_stream *stream_new(struct rmx_device *device)
 	return NULL;
 }
 
+int rmx_streams_prepare(struct rmx_device *device)
+{
+	struct rmaext_error record;
+	struct rmaext_stream *s;
+
+	for (int i = 0; i < PREPARED; i++) {
+		s = stream_new(device);
+		if (s) {
+			stream_push(&device->free, s);
+		} else if (!device->free) {
+			rmaext_error_last(&record);
+			return record.code;
+		}
+	}
+	return 0;
+}
+
 struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
 				      bool moves_mpi)
 {
-	struct rmaext_stream *s = NULL;
+	struct rmaext_stream *s;
 	bool stuck;
 
 	pthread_mutex_lock(&device->lock);
 	late_look(device, &stuck);
-	if (!stuck && device->free) {
-		s = device->free;
+	s = device->free;
+	if (s)
 		device->free = s->next;
-	}
+	if (s || !stuck)
+		device->taken++;
 	pthread_mutex_unlock(&device->lock);
-	if (stuck) {
+	if (!s && stuck) {
 		rmx_fail(-FI_ETIMEDOUT, RMX_NO_RANK, "device",
-			 "a copy of device %d has not ended in its time, and "
-			 "still has not: restart the program",
+			 "copies of device %d have not ended in their time, "
+			 "and still have not: restart the program",
 			 device->number);
 		return NULL;
 	}
 	if (!s)
 		s = stream_new(device);
-	if (!s)
+	if (!s) {
+		pthread_mutex_lock(&device->lock);
+		device->taken--;
+		pthread_mutex_unlock(&device->lock);
 		return NULL;
+	}
 	s->limit = limit;
+	s->until = INT64_MAX;
+	s->since = 0;
 	s->moves_mpi = moves_mpi;
-	s->lent = s->late = s->overdue = false;
+	s->busy = s->crosses = false;
+	s->rest.len = 0;
+	s->low = UINTPTR_MAX;
+	s->high = 0;
+	for (int i = 0; i < 2; i++) {
+		s->half[i].used = s->half[i].count = s->half[i].run_count = 0;
+		s->half[i].marked = false;
+	}
 	return s;
 }
 
-void rmx_stream_give(struct rmaext_stream *s)
+bool rmx_stream_give(struct rmaext_stream *s)
 {
 	struct rmx_device *device = s->device;
-	struct rmaext_stream **list;
+	const bool late = s->busy;
+
+	if (!s->since)
+		s->since = rmx_now();
+	pthread_mutex_lock(&device->lock);
+	device->taken--;
+	if (late)
+		atomic_fetch_add(&device->late_count, 1);
+	stream_push(late ? &device->late : &device->free, s);
+	pthread_mutex_unlock(&device->lock);
+	return late;
+}
+
+bool rmx_streams_busy(struct rmx_device *device)
+{
+	bool busy, stuck;
 
 	pthread_mutex_lock(&device->lock);
-	list = s->late ? &device->late : &device->free;
-	s->next = *list;
-	*list = s;
+	late_look(device, &stuck);
+	busy = device->late || device->taken;
 	pthread_mutex_unlock(&device->lock);
+	return busy;
 }
 
-static int stream_wait(struct rmaext_stream *s, done_fn done, void *it)
+/*
+ * What was given up, and is copied there late, would lie over what comes after
+ * it.
+ */
+static int stream_claim(struct rmaext_stream *s, const void *there,
+			uint64_t len)
 {
-	const int ret = wait_for(s->device, done, it, s->limit, s->moves_mpi);
+	const uintptr_t low = (uintptr_t)there, high = low + len;
+	struct rmx_device *device = s->device;
+	const struct rmaext_stream *it;
 
-	s->overdue |= ret == -FI_ETIMEDOUT && !s->lent;
-	s->late |= ret != 0; /* an error does not say that it is idle */
-	return ret;
+	if (low < s->low)
+		s->low = low;
+	if (high > s->high)
+		s->high = high;
+	if (!atomic_load_explicit(&device->late_count, memory_order_relaxed))
+		return 0;
+	pthread_mutex_lock(&device->lock);
+	for (it = device->late; it; it = it->next)
+		if (it->low < high && low < it->high &&
+		    device->kind->idle(device, it->it) == RMAEXT_PENDING)
+			break;
+	pthread_mutex_unlock(&device->lock);
+	return it ? rmx_fail(-FI_ETIMEDOUT, RMX_NO_RANK, "device",
+			     "a copy to that memory of device %d was given up, "
+			     "and goes on: try again later, or restart the "
+			     "program",
+			     device->number)
+		  : 0;
 }
+
+/* -- copies */
 
 /* The half's copies have ended, well or not. */
 static void half_empty(struct rmx_half *half, bool well)
@@ -141,21 +231,37 @@ static void half_empty(struct rmx_half *half, bool well)
 		memcpy(half->of[i].to, from, half->of[i].len);
 		from += half->of[i].len;
 	}
-	half->used = half->count = 0;
+	half->used = half->count = half->run_count = 0;
 	half->marked = false;
 }
 
-/* Goes on with the other half, which is empty then. */
-static int half_next(struct rmaext_stream *s)
+static int half_copy(struct rmaext_stream *s, struct rmx_half *half)
+{
+	const unsigned int count = half->run_count;
+
+	half->run_count = 0;
+	s->busy |= count > 0;
+	return count ? s->device->kind->copy(s, half->runs, count) : 0;
+}
+
+/* The half that is filled has room then. */
+static int stream_room(struct rmaext_stream *s)
 {
 	struct rmx_half *half = &s->half[s->filled];
-	int ret = s->device->kind->mark(s, half->event);
+	int ret;
 
-	if (ret)
-		return ret;
-	half->marked = true;
-	s->filled ^= 1;
-	half = &s->half[s->filled];
+	if (!half->marked &&
+	    (half->used == RMX_HALF || half->count == RMX_PIECES ||
+	     half->run_count == RMX_PIECES)) {
+		ret = half_copy(s, half);
+		if (!ret)
+			ret = s->device->kind->mark(s, half->event);
+		if (ret)
+			return ret;
+		half->marked = true;
+		s->filled ^= 1;
+		half = &s->half[s->filled];
+	}
 	if (!half->marked)
 		return 0;
 	ret = stream_wait(s, s->device->kind->passed, half->event);
@@ -164,55 +270,122 @@ static int half_next(struct rmaext_stream *s)
 	return ret;
 }
 
+/* A piece is one more row of the copy before it, or longer, if it fits so. */
+static bool run_takes(struct rmx_pitched *last, const struct rmx_pitched *piece)
+{
+	const uintptr_t gap = (uintptr_t)piece->there - (uintptr_t)last->there;
+	const size_t bytes = last->rows * last->len;
+
+	if (last->way != piece->way || last->here + bytes != piece->here ||
+	    piece->there < last->there)
+		return false;
+	if (last->rows == 1 && gap == last->len) {
+		last->len += piece->len;
+		return true;
+	}
+	if (last->len != piece->len || gap < last->len || gap > MOST_PITCH ||
+	    (last->rows > 1 && gap != last->rows * last->pitch))
+		return false;
+	if (last->rows == 1)
+		last->pitch = gap;
+	last->rows++;
+	return true;
+}
+
+static void half_add(struct rmx_half *half, const struct rmx_pitched *piece)
+{
+	struct rmx_pitched *last = &half->runs[half->run_count - 1];
+
+	if (!half->run_count || !run_takes(last, piece))
+		half->runs[half->run_count++] = *piece;
+	half->used += piece->len;
+}
+
+static void landing_add(struct rmx_half *half, char *to, size_t len)
+{
+	struct rmx_landing *last = &half->of[half->count - 1];
+
+	if (half->count && last->to + last->len == to)
+		last->len += len;
+	else
+		half->of[half->count++] = (struct rmx_landing){to, len};
+}
+
+int rmx_stream_resume(struct rmaext_stream *s)
+{
+	struct rmx_pitched *rest = &s->rest;
+	int ret = 0;
+
+	while (rest->len) {
+		struct rmx_half *half;
+		struct rmx_pitched piece = *rest;
+
+		ret = stream_room(s);
+		if (ret)
+			return ret;
+		half = &s->half[s->filled];
+		piece.here = half->at + half->used;
+		if (piece.len > RMX_HALF - half->used)
+			piece.len = RMX_HALF - half->used;
+		if (rest->way == RMX_IN)
+			memcpy(piece.here, rest->here, piece.len);
+		else
+			landing_add(half, rest->here, piece.len);
+		half_add(half, &piece);
+		rest->there += piece.len;
+		rest->here += piece.len;
+		rest->len -= piece.len;
+	}
+	return 0;
+}
+
 int rmx_stream_move(struct rmaext_stream *s, enum rmx_way way, void *there,
 		    void *here, uint64_t len)
 {
-	const bool in = way == RMX_IN;
-	char *device = there, *host = here;
-	int ret = 0;
+	int ret = way == RMX_IN && len ? stream_claim(s, there, len) : 0;
 
-	while (len && !ret) {
-		struct rmx_half *half = &s->half[s->filled];
-		const size_t room = RMX_HALF - half->used;
-		const size_t n = len < room ? (size_t)len : room;
-		char *at = half->at + half->used;
-
-		if (!n || half->count == RMX_LANDINGS) {
-			ret = half_next(s);
-			continue;
-		}
-		if (in)
-			memcpy(at, host, n);
-		ret = s->device->kind->copy(s, way, in ? device : at,
-					    in ? at : device, n);
-		if (!in && !ret)
-			half->of[half->count++] = (struct rmx_landing){host, n};
-		half->used += n;
-		device += n;
-		host += n;
-		len -= n;
-	}
-	return ret;
+	if (ret)
+		return ret;
+	s->rest = (struct rmx_pitched){
+		.way = way,
+		.there = there,
+		.here = here,
+		.len = len,
+		.rows = 1,
+	};
+	return rmx_stream_resume(s);
 }
 
 int rmx_stream_across(struct rmaext_stream *s, void *to, const void *from,
 		      uint64_t len)
 {
-	return s->device->kind->copy(s, RMX_ACROSS, to, from, len);
+	int ret = stream_claim(s, to, len);
+
+	s->busy = true;
+	return ret ? ret : s->device->kind->across(s, to, from, len);
 }
 
 int rmx_stream_finish(struct rmaext_stream *s, int ret)
 {
-	const unsigned int older = s->filled ^ 1;
-	int waited = 0;
+	struct rmx_half *half = &s->half[s->filled];
 
-	if (!s->late)
-		waited = stream_wait(s, s->device->kind->idle, s->it);
-	ret = ret ? ret : waited;
-	half_empty(&s->half[older], !ret);
-	half_empty(&s->half[s->filled], !ret);
-	return ret;
+	if (!ret)
+		ret = rmx_stream_resume(s);
+	if (!ret) {
+		half = &s->half[s->filled];
+		ret = half_copy(s, half);
+	}
+	if (!ret && s->busy)
+		ret = stream_wait(s, s->device->kind->idle, s->it);
+	if (ret)
+		return ret;
+	half_empty(&s->half[s->filled ^ 1], true);
+	half_empty(half, true);
+	s->busy = false;
+	return 0;
 }
+
+/* -- for Python */
 
 int rmaext_stream_take(rmaext_device *device, int64_t timeout,
 		       rmaext_stream **stream_p, uint64_t *handle_p)
@@ -224,7 +397,7 @@ int rmaext_stream_take(rmaext_device *device, int64_t timeout,
 		rmaext_error_last(&record);
 		return record.code;
 	}
-	s->lent = true;
+	s->busy = true; /* others may have put work of theirs into it */
 	*stream_p = s;
 	*handle_p = (uintptr_t)s->it;
 	return 0;
@@ -232,22 +405,37 @@ int rmaext_stream_take(rmaext_device *device, int64_t timeout,
 
 int rmaext_stream_give(rmaext_stream *s)
 {
-	const bool late = s->device->kind->idle(s->device, s->it);
+	s->busy = s->busy && s->device->kind->idle(s->device, s->it);
+	return rmx_stream_give(s);
+}
 
-	s->late |= late;
-	rmx_stream_give(s);
-	return late;
+int rmaext_device_late(rmaext_device *device)
+{
+	bool stuck;
+
+	pthread_mutex_lock(&device->lock);
+	late_look(device, &stuck);
+	pthread_mutex_unlock(&device->lock);
+	return (int)atomic_load(&device->late_count);
+}
+
+int rmaext_stream_behind(rmaext_stream *s, uint64_t handle)
+{
+	return s->device->kind->behind(s, (void *)(uintptr_t)handle);
 }
 
 int rmaext_stream_copy(rmaext_stream *s, int in, void *there, void *here,
 		       uint64_t len)
 {
-	return rmx_stream_finish(
-		s, rmx_stream_move(s, in ? RMX_IN : RMX_OUT, there, here, len));
+	int ret;
+
+	s->until = 0;
+	ret = rmx_stream_move(s, in ? RMX_IN : RMX_OUT, there, here, len);
+	return ret == RMAEXT_PENDING ? 0 : ret;
 }
 
-int rmaext_device_wait(rmaext_device *device, uint64_t handle, int64_t timeout)
+int rmaext_stream_wait(rmaext_stream *s, int64_t slice)
 {
-	return wait_for(device, device->kind->idle, (void *)(uintptr_t)handle,
-			timeout, true);
+	s->until = rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE);
+	return rmx_stream_finish(s, 0);
 }

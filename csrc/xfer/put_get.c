@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /* Puts and gets over the network: by the NIC, or by the target's process. */
+#include "win/notify.h"
 #include "xfer/operation.h"
 
 int rmx_put_small(struct rmaext_window *w, int64_t rank, uint64_t offset,
@@ -89,4 +90,17 @@ int rmx_move_new(struct rmaext_window *w, const struct rmaext_call *c,
 		return rmx_message_op(w, c, false, 0, op_p);
 	ret = rmx_op_over(w, c, 0, op_p);
 	return ret || !c->notify ? ret : note_new(w, c, *op_p);
+}
+
+int rmx_notify_of(struct rmaext_window *w, int64_t rank, int slot)
+{
+	if (!rmx_control_block_of(w, rank))
+		return rmx_message_post(w, &(struct rmaext_call){
+						   .kind = RMAEXT_PUT,
+						   .notify = slot + 1,
+						   .rank = rank,
+					   });
+	rmx_sent_count(rmx_sent(&w->tally, rank, slot), false);
+	rmx_notify_add(w, rank, slot, 1);
+	return 0;
 }

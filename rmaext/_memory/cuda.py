@@ -7,24 +7,24 @@ Imported when the first such array appears. The library of CUDA's driver is open
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import errno
 import math
 import struct
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
+from .._native.owned import owned
 from .._runtime import config, locks
 from .._runtime.failures import from_c
 from ..errors import RmaError
 from .devices import DeviceArray, Landing
 
-__all__ = ["device_array", "fetch", "fill", "landing", "put"]
+__all__ = ["Passage", "device_array", "fetch", "filling", "landing", "put"]
 
 _began: list[int] = []  # by how many forks the process had come to be that opened a device first
 ON_CUDA = 2  # DLPack's number of the kind of device
@@ -34,7 +34,14 @@ content = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
-_in_use: list[Any] = []  # arrays that a copy which has not ended in its time may still use
+# arrays that copies may use yet which were given up, behind the device that has those
+_in_use: list[tuple[Any, Any, Any]] = []
+
+
+@atexit.register
+def _let_go() -> None:
+    """Keep no array any longer on whose device nothing goes on that was given up."""
+    _in_use[:] = [it for it in _in_use if lib.rmaext_device_late(it[0])]
 
 
 class _Facts(NamedTuple):
@@ -119,34 +126,90 @@ def opened(it: Any, number: int) -> Any:
     return device[0]
 
 
-@contextmanager
-def _reached(it: Any) -> Iterator[tuple[_Facts, int, Any, Any]]:
-    """Let what the array's stream has to do come before what is done in a stream of ours.
+class Passage:
+    """A stream of ours, in which a copy comes behind what the array's stream has to do.
 
-    Gives its facts, the device and its number, and the stream; they are good within.
+    Nothing that it does waits, but `wait` and `finish`. It is given back by `close`.
+
+    Attributes
+    ----------
+    facts : _Facts
+        Of the array; good until `close`.
+    number : int
+        Of its device.
+    device : cdata
+        C's, of the device.
     """
-    stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
-    limit = int(config.timeout_seconds(None) * 1e9)
-    if hasattr(type(it), "__dlpack_device__"):
-        number = int(it.__dlpack_device__()[1])
-        device = opened(it, number)
-        called(lib.rmaext_stream_take(device, limit, stream, handle), it)
-        capsule = it.__dlpack__(stream=handle[0])  # keeps it, until it is collected
-        facts = _of_capsule(it, capsule)
-        _find(it, facts)
-    else:
-        capsule, facts = None, _of_interface(it)
-        number = _find(it, facts)
-        device = opened(it, number)
-        if facts.stream is not None:
-            called(lib.rmaext_device_wait(device, facts.stream, limit), it)
-        called(lib.rmaext_stream_take(device, limit, stream, handle), it)
-    try:
-        yield facts, number, device, stream[0]
-    finally:
-        if lib.rmaext_stream_give(stream[0]):
-            _in_use.append((it, capsule))
-        del capsule
+
+    def __init__(self, it: Any, limit: float | None = None) -> None:
+        self.it = it
+        self.stream: Any = None
+        self._capsule: Any = None
+        self._limit = int((config.timeout_seconds(None) if limit is None else limit) * 1e9)
+        if hasattr(type(it), "__dlpack_device__"):
+            self.number = int(it.__dlpack_device__()[1])
+            self.device = opened(it, self.number)
+            handle = self._take()
+            try:
+                self._capsule = it.__dlpack__(stream=handle)  # keeps it, until it is collected
+                self.facts = _of_capsule(it, self._capsule)
+                _find(it, self.facts)
+            except BaseException:
+                self.close()
+                raise
+            return
+        self.facts = _of_interface(it)
+        self.number = _find(it, self.facts)
+        self.device = opened(it, self.number)
+        self._take()
+        if self.facts.stream is not None:
+            self._called(lib.rmaext_stream_behind(self.stream, self.facts.stream))
+
+    def _take(self) -> int:
+        stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
+        called(lib.rmaext_stream_take(self.device, self._limit, stream, handle), self.it)
+        self.stream = owned(stream[0], lib.rmaext_stream_give)
+        return int(handle[0])
+
+    def _called(self, code: int) -> None:
+        if code:
+            self.close()
+            called(code, self.it)
+
+    def copy(self, into: bool, host: NDArray[Any]) -> None:
+        """Begin a copy to the array, or from it; `host` stays as it is until `close`."""
+        there = ffi.cast("void *", self.facts.address)
+        here = ffi.from_buffer(host)
+        self._called(lib.rmaext_stream_copy(self.stream, into, there, here, host.nbytes))
+
+    def wait(self, ns: int) -> bool:
+        """Wait for so long at most; return whether all has ended. RmaTimeout after the limit."""
+        code = lib.rmaext_stream_wait(self.stream, ns)
+        if code != lib.RMAEXT_PENDING:
+            self._called(code)
+        return not code
+
+    def finish(self) -> None:
+        """Wait until all has ended. A signal handler may raise here."""
+        while not self.wait(lib.RMAEXT_SLICE):
+            pass
+
+    def close(self) -> None:
+        """Give the stream back. What goes on there may use the array yet."""
+        stream, self.stream = self.stream, None
+        if stream is None:
+            return
+        ffi.gc(stream, None)
+        if lib.rmaext_stream_give(stream):
+            _in_use.append((self.device, self.it, self._capsule))
+        if _in_use:
+            _let_go()
+
+    def __enter__(self) -> Passage:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 def device_array(it: Any) -> DeviceArray:
@@ -159,32 +222,36 @@ def device_array(it: Any) -> DeviceArray:
     LibraryError, Unsupported, RmaError
         CUDA, or the array's context, is not there; or its memory was freed.
     """
-    with _reached(it) as (facts, number, handle, stream):
-        called(lib.rmaext_stream_copy(stream, 0, ffi.NULL, ffi.NULL, 0), it)
+    with Passage(it) as way:
+        way.finish()
+        facts = way.facts
         nbytes = facts.dtype.itemsize * math.prod(facts.shape)
         # np.frombuffer takes none of no bytes, and looks at no element
         memory = ffi.buffer(ffi.cast("char *", facts.address), max(nbytes, facts.dtype.itemsize))
         flat = np.frombuffer(memory, facts.dtype)[: math.prod(facts.shape)]
         array = flat.reshape(facts.shape).view(DeviceArray)
-        array.given, array.number, array.handle = it, number, handle
+        array.given, array.number, array.handle = it, way.number, way.device
         array.flags.writeable = facts.writeable
         return array
 
 
-def fetch(it: Any) -> NDArray[Any]:
-    """Return a copy on the host, of what the array has once its stream's work is done. Blocking."""
-    with _reached(it) as (facts, _, _, stream):
-        made: NDArray[Any] = np.empty(facts.shape, facts.dtype)
-        there = ffi.cast("void *", facts.address)
-        called(lib.rmaext_stream_copy(stream, 0, there, ffi.from_buffer(made), made.nbytes), it)
-        made.flags.writeable = facts.writeable  # see check_result
+def fetch(it: Any, limit: float | None = None) -> NDArray[Any]:
+    """Return a copy on the host, of what the array has once its stream's work is done. Blocking.
+
+    `limit` is a window's time limit; by default RMAEXT_TIMEOUT, here and below.
+    """
+    with Passage(it, limit) as way:
+        made: NDArray[Any] = np.empty(way.facts.shape, way.facts.dtype)
+        way.copy(False, made)
+        way.finish()
+        made.flags.writeable = way.facts.writeable  # see check_result
         return made
 
 
-def landing(it: Any, keep: bool) -> Landing:
+def landing(it: Any, keep: bool, limit: float | None = None) -> Landing:
     """Return where a result for the array comes to; `keep`: with what the array has. Local."""
     if keep:
-        return Landing.of(it, fetch(it))
+        return Landing.of(it, fetch(it, limit), limit)
     if hasattr(type(it), "__dlpack_device__"):
         opened(it, int(it.__dlpack_device__()[1]))
         capsule = it.__dlpack__(stream=-1)  # nobody waits: only the copy comes behind others
@@ -195,14 +262,14 @@ def landing(it: Any, keep: bool) -> Landing:
     del capsule
     host = np.empty(facts.shape, facts.dtype)
     host.flags.writeable = facts.writeable  # see check_result
-    return Landing.of(it, host)
+    return Landing.of(it, host, limit)
 
 
-def fill(it: Any, values: NDArray[Any]) -> None:
-    """Copy values to an array of the same shape and dtype, behind its stream's work. Blocking."""
-    with _reached(it) as (facts, _, _, stream):
-        there = ffi.cast("void *", facts.address)
-        called(lib.rmaext_stream_copy(stream, 1, there, ffi.from_buffer(values), values.nbytes), it)
+def filling(it: Any, values: NDArray[Any], limit: float | None = None) -> Passage:
+    """Begin to copy values to an array of the same shape and dtype, behind its stream's work."""
+    way = Passage(it, limit)
+    way.copy(True, values)
+    return way
 
 
 def put(window: Any, it: Any, rank: Any, offset: int) -> bool:
@@ -217,7 +284,8 @@ def put(window: Any, it: Any, rank: Any, offset: int) -> bool:
         return False
     if window._routes[number] != lib.RMAEXT_IPC:
         return False
-    with _reached(it) as (facts, _, _, stream):
+    with Passage(it, window._timeout) as way:
+        facts = way.facts
         if facts.dtype != window._dtype:
             return False
         place = window._place("put", number, offset, math.prod(facts.shape))
@@ -225,7 +293,9 @@ def put(window: Any, it: Any, rank: Any, offset: int) -> bool:
         what.kind, what.rank, what.offset = lib.RMAEXT_PUT, number, window._byte(place[1])
         what.operand = ffi.cast("void *", facts.address)
         what.count = place[2] * facts.dtype.itemsize
-        code = lib.rmaext_stream_put(stream, window._handle, what)
+        code = lib.RMAEXT_PENDING
+        while code == lib.RMAEXT_PENDING:  # after a slice: a signal handler may raise
+            code = lib.rmaext_stream_put(way.stream, window._handle, what, lib.RMAEXT_SLICE)
         if code and code != -errno.EXDEV:
             raise from_c(code, window._where("put", place))
         return not code

@@ -126,7 +126,8 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike, device: str, wish: Wis
     zeros = np.zeros(min(nbytes, _CHUNK), np.uint8)
     for start in range(0, nbytes, _CHUNK):
         some = flat[start : start + _CHUNK]
-        cuda.fill(DeviceMemory(some, number), zeros[: some.size])
+        with cuda.filling(DeviceMemory(some, number), zeros[: some.size]) as way:
+            way.finish()
     place = flat.view(dtype).reshape(dims)
     array = place.view(DeviceArray)
     array.number, array.handle = number, handle

@@ -18,6 +18,7 @@ __all__ = [
 ]
 
 _CUDA = "__cuda_array_interface__"
+_SLICE = int(100e6)  # ns after which signal handlers may run
 # of __dlpack_device__; None: the host can access it
 _DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
 
@@ -124,37 +125,62 @@ class Landing(np.ndarray):
     ----------
     given : object
         The array on the device; None: this is a part of another one.
+    limit : float or None
+        The time limit of the window, in seconds; None: RMAEXT_TIMEOUT.
     lock : threading.RLock
         Of those who copy it there, one at a time.
+    way : cuda.Passage or None
+        By which it is copied just now.
     there : bool
         Whether it was copied.
     """
 
     given: Any = None
+    limit: float | None
     lock: Any
+    way: Any = None
     there = False
 
     @classmethod
-    def of(cls, given: Any, host: Any) -> Landing:
+    def of(cls, given: Any, host: Any, limit: float | None) -> Landing:
         """Return an array of the host as one for an array on a device."""
         made: Landing = host.view(cls)
-        made.given = given
+        made.given, made.limit = given, limit
         made.lock = threading.RLock()  # a forked child has no use for it
         return made
 
+    def copy_there(self, ns: int) -> bool:
+        """Go on with copying it for so long at most; return whether it is there.
+
+        Several threads may call this: none copies it when it is already there, where the program
+        may have written to the array since. After an error it begins anew.
+        """
+        if not self.lock.acquire(timeout=ns / 1e9):
+            return False
+        try:
+            if not self.there:
+                if self.way is None or self.way.stream is None:
+                    from . import cuda
+
+                    self.way = cuda.filling(self.given, self, self.limit)
+                self.there = self.way.wait(ns)
+                if self.there:
+                    self.give_up()
+            return self.there
+        finally:
+            self.lock.release()
+
+    def give_up(self) -> None:
+        """Copy no more of it."""
+        way, self.way = self.way, None
+        if way is not None:
+            way.close()
+
 
 def landed(result: Any) -> Any:
-    """Return a result, or the array on a device that it is for, to which it was copied. Blocking.
-
-    Several threads may call this for one result: none copies it when it is already there, where
-    the program may have written to the array since.
-    """
+    """Return a result, or the array on a device that has it then. Blocking."""
     if type(result) is not Landing:
         return result
-    with result.lock:
-        if not result.there:
-            from . import cuda
-
-            cuda.fill(result.given, result)
-            result.there = True
+    while not result.copy_there(_SLICE):
+        pass
     return result.given
