@@ -14,7 +14,7 @@ from .._runtime.reports import dtype_name
 from ..errors import AccessError
 from ..typing import Access
 from .devices import check_reachable, of_cuda
-from .values import elements
+from .values import made_of
 
 __all__ = [
     "access_bits",
@@ -109,9 +109,12 @@ def _no_array(array: Any) -> Exception:
     return TypeError(f"a window needs a NumPy array, not {type(array).__name__}")
 
 
-def origin(value: Any, dtype: np.dtype[Any]) -> Array:
-    """Return a value as elements of the window's dtype, in one piece; see `values.elements`."""
-    return np.asarray(elements(value, dtype), order="C")
+def origin(value: Any, dtype: np.dtype[Any], limit: float | None = None) -> Array:
+    """Return a value as elements of the window's dtype, in one piece; see `values.elements`.
+
+    What lies on a device is copied within the window's time limit.
+    """
+    return np.asarray(made_of(value, dtype, limit=limit), order="C")
 
 
 def check_origin(array: Any, dtype: np.dtype[Any], what: str = "array") -> Array:

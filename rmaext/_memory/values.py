@@ -86,15 +86,23 @@ def elements(
         ...
     ValueError: 'abcd' has a length of 4: dtype U3 takes 3
     """
-    return _made(value, np.dtype(dtype), exact, convert, 0)
+    return made_of(value, np.dtype(dtype), exact, convert)
 
 
-def _made(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth: int) -> Array:
+def made_of(
+    value: Any,
+    dtype: np.dtype[Any],
+    exact: bool = False,
+    convert: bool = False,
+    depth: int = 0,
+    limit: float | None = None,
+) -> Array:
+    """Do what `elements` does; `limit`: seconds, for what lies on a device."""
     if isinstance(value, _ARRAYS):
         return _of_array(value, dtype, exact, convert)
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        made = _made(value, base, exact, convert, depth)
+        made = made_of(value, base, exact, convert, depth)
         if made.shape != shape:
             raise ValueError(f"{value!r:.60} has shape {made.shape}, not {shape}")
         return made
@@ -112,7 +120,7 @@ def _made(value: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth: i
         return _date(value, dtype)
     cuda = of_cuda(value)
     if cuda is not None:
-        return _of_array(cuda.fetch(value), dtype, exact, convert)
+        return _of_array(cuda.fetch(value, limit), dtype, exact, convert)
     array = np.asarray(value)
     if array.dtype.kind == "O":
         if not hasattr(type(value), "__dlpack__"):
@@ -271,7 +279,7 @@ def _record(value: tuple[Any, ...], dtype: np.dtype[Any], exact: bool, depth: in
     made = np.zeros((), dtype)
     for name, part in zip(names, value, strict=True):
         try:
-            made[name] = _made(part, dtype[name], exact, False, depth)
+            made[name] = made_of(part, dtype[name], exact, False, depth)
         except _ERRORS as exc:
             raise _within(exc, f"field {name!r}") from None
     return made
@@ -292,7 +300,7 @@ def _listed(values: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth
     parts = []
     for number, value in enumerate(values):
         try:
-            parts.append(_made(value, dtype, exact, convert, depth + 1))
+            parts.append(made_of(value, dtype, exact, convert, depth + 1))
         except _ERRORS as exc:
             raise _within(exc, f"item {number} of a list") from None
     shapes = {part.shape for part in parts}

@@ -242,7 +242,7 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
             return None
         cuda = of_cuda(out)
         if cuda is not None:
-            out = cuda.landing(out, self._null is not None)
+            out = cuda.landing(out, self._null is not None, self._timeout)
         arrays.check_result(out, self._dtype)
         return out
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
 from .._memory import arrays
-from .._memory.values import elements
+from .._memory.values import made_of
 from .._native._lib import ffi, lib
 from .._runtime.copies import Unique
 from ..errors import Unsupported
@@ -101,7 +101,7 @@ class IndexOperations(ManyOperations[ScalarT]):
     @behind
     def _setitem(self, key: Any, values: Any) -> None:
         number, part = self._select("__setitem__", key)
-        array = np.asarray(elements(values, self._dtype))
+        array = np.asarray(made_of(values, self._dtype, limit=self._timeout))
         if part is not None:
             self._put_part(number, part, fit(array, part.result))
 
@@ -261,7 +261,7 @@ class ElementUpdates(Unique):
         array([0., 1., 2., 3., 0.])
         """
         window, rank = self._window, self._rank
-        operand = arrays.origin(values, window._dtype)
+        operand = arrays.origin(values, window._dtype, window._timeout)
         window._check_open("at")
         if rank == window._null:
             return

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._memory.values import elements
+from .._memory.values import made_of
 from .._native._lib import lib
 from .._runtime.failures import from_c
 from ..typing import ScalarT
@@ -74,7 +74,7 @@ class KeyedRequests(IndexOperations[ScalarT]):
     ) -> tuple[int, Part | None, Array]:
         """Return the same, and an array in the shape of the part."""
         number, part = self._part_of(call, rank, key)
-        array = np.asarray(elements(values, self._dtype))
+        array = np.asarray(made_of(values, self._dtype, limit=self._timeout))
         return number, part, array if part is None else fit(array, part.result)
 
     def _is_far(self, rank: int) -> bool:

@@ -142,7 +142,7 @@ class ManyOperations(WindowCore[ScalarT]):
     @behind
     def _put_many(self, ranks: Any, offsets: Any, values: Any) -> None:
         self._check_open("put_many")
-        values = arrays.origin(values, self._dtype)
+        values = arrays.origin(values, self._dtype, self._timeout)
         self._many_or_none(PUT, 0, ranks, offsets, values, None)
 
     @behind
@@ -216,7 +216,7 @@ class ManyOperations(WindowCore[ScalarT]):
     ) -> Any:
         self._check_open(name)
         number = operation(op)
-        values = arrays.origin(values, self._dtype)
+        values = arrays.origin(values, self._dtype, self._timeout)
         call = Call(name, lib.RMAEXT_UPDATE, number, fetch)
         return self._many_or_none(call, self._type_for(call, op), ranks, offsets, values, None)
 
@@ -230,8 +230,8 @@ class ManyOperations(WindowCore[ScalarT]):
 
     def _pairs(self, compare: Any, values: Any) -> Array:
         """Return what to compare with and the new values, as C takes them: in pairs."""
-        wanted = arrays.origin(compare, self._dtype)
-        new = arrays.origin(values, self._dtype)
+        wanted = arrays.origin(compare, self._dtype, self._timeout)
+        new = arrays.origin(values, self._dtype, self._timeout)
         pairs = np.empty((*np.broadcast_shapes(wanted.shape, new.shape), 2), self._dtype)
         pairs[..., 0], pairs[..., 1] = wanted, new
         return pairs.view(f"V{2 * self._dtype.itemsize}")[..., 0]

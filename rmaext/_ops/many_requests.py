@@ -34,7 +34,7 @@ class ManyRequests(RangeOperations[ScalarT]):
         array([0., 6., 0., 5.])
         """
         self._check_open("rput_many")
-        values = arrays.origin(values, self._dtype)
+        values = arrays.origin(values, self._dtype, self._timeout)
         return self._begin_many(PUT._replace(name="rput_many"), 0, ranks, offsets, values)
 
     @begins()
@@ -100,7 +100,7 @@ class ManyRequests(RangeOperations[ScalarT]):
     ) -> Request:
         self._check_open(name)
         call = Call(name, lib.RMAEXT_UPDATE, operation(op), fetch)
-        values = arrays.origin(values, self._dtype)
+        values = arrays.origin(values, self._dtype, self._timeout)
         return self._begin_many(call, self._type_for(call, op), ranks, offsets, values)
 
     def _begin_many(

@@ -46,7 +46,7 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
                 self.flush(rank)
             return done_at_once(None)
         self._check_open("rput")
-        array = arrays.origin(origin, self._dtype)
+        array = arrays.origin(origin, self._dtype, self._timeout)
         place = self._place("rput", rank, offset, array.size)
         if place is None:
             return done_at_once(None)

@@ -157,7 +157,7 @@ class RangeOperations(ManyOperations[ScalarT]):
     ) -> tuple[Array | None, Array | None]:
         """Return values and results, one of them."""
         if call.kind == PUT.kind:
-            values = arrays.origin(given, self._dtype)
+            values = arrays.origin(given, self._dtype, self._timeout)
             have, values = values.size, np.ascontiguousarray(values)
         elif given is None:
             # those of MPI.PROC_NULL stay as they are

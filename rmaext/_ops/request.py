@@ -36,6 +36,7 @@ _PENDING = lib.RMAEXT_PENDING
 SLICE = 0.1  # seconds between looks for signals and lost peers
 _KNOWN = 0.2  # seconds after which the record says this wait, and no longer the one before
 _NS = int(SLICE * 1e9)
+_NAP = 1e-3  # seconds between looks at what a device copies
 
 # states of a request, as C makes it and after that
 _DONE, _GOES_ON, _CANCELLED, _FREED = range(4)
@@ -237,9 +238,14 @@ class Request(Unique, cmethods.Request):
 
     def __await__(self) -> Generator[Any, None, Any]:
         if not self.test():
-            from .watcher import Watcher  # late, as it imports asyncio
+            import asyncio  # late, also by the other
 
-            yield from Watcher.of(self._fabric).future(self)
+            if self._goes_on():
+                from .watcher import Watcher
+
+                yield from Watcher.of(self._fabric).future(self)
+            while not self.test():  # the result is copied to a device
+                yield from asyncio.sleep(_NAP).__await__()
         return self.wait()
 
     def _then(self, function: Callable[[Exception | None], None]) -> None:
@@ -359,10 +365,13 @@ class Request(Unique, cmethods.Request):
                     text = _late(text, timeout)
                     raise RmaTimeout(errno.ETIMEDOUT, text, call="waitany")
                 left = SLICE if end is None else min(SLICE, end - now)
-                for request in requests:
+                going = [request for request in requests if request._goes_on()]
+                for request in going:
                     seen.setdefault(request._fabric, ffi.new("uint64_t *"))
-                if len(seen) > 1:
-                    left = min(left, 0.001)
+                if len(seen) > 1 or len(going) < len(requests):
+                    left = min(left, _NAP)
+                if not seen:
+                    lib.rmaext_mpi_nap(int(left * 1e9))
                 for fabric, counted in seen.items():
                     lib.rmaext_fabric_wait_ended(fabric.live(), counted, int(left * 1e9))
         finally:
@@ -455,10 +464,12 @@ class Request(Unique, cmethods.Request):
             code = op.start_many(what)
         else:
             code = op.start(what)
-            if code == -errno.EAGAIN and op.goes_on:
-                # an update by memory, whose guard others hold, does not go on by itself
-                window._continue(call, place, _PENDING, op)
-                code = 0
+        if code == -errno.EAGAIN and op.goes_on:
+            # an update by memory, whose guard others hold, or what a device copies: it does not
+            # go on by itself
+            where = window._where(call, place) if isinstance(place, tuple) else request._where()
+            code = window._group.watch.wait(op, where, lambda: (request._rank(),))
+            op.release()
         if code != _PENDING:
             request._end(_FREED if code else _DONE)
             if code:
@@ -468,7 +479,7 @@ class Request(Unique, cmethods.Request):
     def _goes_on(self) -> bool:
         """Return whether nothing has ended it; makes no progress, and never raises."""
         op = self._op
-        return self._state == _GOES_ON and op is not None and not op.ended
+        return self._state == _GOES_ON and op is not None and op.goes_on and not op.ended
 
     def _is_inherited(self) -> bool:
         """Whether this process was forked from the one that began the request; then end it."""
@@ -541,7 +552,7 @@ class Request(Unique, cmethods.Request):
         op = self._op
         if op is None:
             return None  # a signal handler that waits for it too was faster, here and below
-        if self._window._closed and not op.ended:
+        if self._window._closed and op.goes_on and not op.ended:
             text = f"{self._where()}: the window was closed before the request was done"
             self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
             return None
@@ -556,8 +567,8 @@ class Request(Unique, cmethods.Request):
         if self._state != _GOES_ON:
             return None
         if not code:
-            self._end(_DONE)
-        elif code == _PENDING:
+            return self._end(_DONE, ns=ns)
+        if code == _PENDING:
             error = self._lost()
             if error is not None:
                 lib.rmaext_record_quit()
@@ -584,15 +595,25 @@ class Request(Unique, cmethods.Request):
             return exc
         return None
 
-    def _end(self, state: int = _DONE, error: Exception | None = None) -> None:
+    def _end(
+        self, state: int = _DONE, error: Exception | None = None, ns: int = 0
+    ) -> Exception | None:
+        """End it, once a result for a device is there, to which it is copied for `ns` at most.
+
+        Return the RmaTimeout of a copy that is late.
+        """
         result = self._result if state == _DONE and error is None else None
         if type(result) is Landing:
             try:
-                result = landed(result)  # what else it raises is the array's, or a handler's: again
-            except RmaTimeout:
-                raise
+                if not result.copy_there(ns):
+                    return None
+                result = result.given  # what else it raises is the array's, or a handler's: again
+            except RmaTimeout as exc:
+                return exc
             except RmaError as exc:
                 result, error = None, exc
+        elif type(self._result) is Landing:
+            self._result.give_up()
         # the traceback would keep the frames, and so the buffers, alive
         error = None if error is None else error.with_traceback(None)
         if self._scalar and result is not None:
@@ -605,6 +626,7 @@ class Request(Unique, cmethods.Request):
             op, self._op = self._op, None
         if op is not None:
             op.release()
+        return None
 
 
 _new = object.__new__

@@ -40,7 +40,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
         cuda = of_cuda(origin)
         if cuda is not None and cuda.put(self, origin, rank, offset):
             return
-        array = arrays.origin(origin, self._dtype)
+        array = arrays.origin(origin, self._dtype, self._timeout)
         place = self._place("put", rank, offset, array.size)
         if place is not None:
             self._run("put", place, (array,), arrays.move_call(lib.RMAEXT_PUT, array))
@@ -147,7 +147,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
         """
         if not np.isscalar(value):
             arrays.check_origin(value, self._dtype)
-        operand = arrays.origin(value, self._dtype)
+        operand = arrays.origin(value, self._dtype, self._timeout)
         return self._prepare(cmethods.FETCH_ADD, operand, rank, offset)
 
     def _prepare(

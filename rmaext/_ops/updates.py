@@ -98,8 +98,8 @@ class UpdateOperations(WindowCore[ScalarT]):
         is of one element, by a call that takes no more. The rank may be MPI.PROC_NULL.
         """
         self._check_open(call)
-        wanted = arrays.origin(compare, self._dtype) if op == _CSWAP else None
-        operand = arrays.origin(value, self._dtype)
+        wanted = arrays.origin(compare, self._dtype, self._timeout) if op == _CSWAP else None
+        operand = arrays.origin(value, self._dtype, self._timeout)
         if scalar and operand.ndim:
             other = f"{'r' * begin}get_accumulate"
             raise ValueError(f"{call}: value has shape {operand.shape}; use {other}")

@@ -84,7 +84,7 @@ class Notifications(KeyedRequests[ScalarT], Waits[ScalarT]):
         self._check_open(call)
         number = self._slot(call, slot)
         if key is None:
-            array = arrays.origin(origin, self._dtype)
+            array = arrays.origin(origin, self._dtype, self._timeout)
             place = self._place(call, rank, offset, array.size)
             return None if place is None else (place, None, array, number)
         check_alone(call, offset)

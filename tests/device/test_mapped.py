@@ -220,6 +220,17 @@ def test_a_put_from_device_to_device(mapped, cuda, comm):
     stream.close()
 
 
+def until(call):
+    """Return what a call does once it is in time."""
+    end = time.monotonic() + 20
+    while True:
+        try:
+            return call()
+        except rmaext.RmaTimeout:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+
+
 def test_a_device_that_hangs(memory, cuda, comm):
     """An operation ends in its time; once the device goes on, so do operations."""
     with rmaext.Window(comm, memory, timeout=0.4) as win:
@@ -229,26 +240,58 @@ def test_a_device_that_hangs(memory, cuda, comm):
         cuda.cuda.device_hang(1)
         try:
             start = time.monotonic()
-            with pytest.raises(rmaext.RmaTimeout, match="has not ended in 0"):
+            with pytest.raises(rmaext.RmaTimeout, match=r"has not ended in 0[.]4 s"):
                 win.put(origin, comm.rank, 1)
             assert time.monotonic() - start >= 0.4
             origin[:] = 4  # no copy reads that
             del origin
-            with pytest.raises(rmaext.RmaTimeout, match="still has not"):
-                win.get(comm.rank, 1, 8)
+            with pytest.raises(rmaext.RmaTimeout, match="was given up, and goes on"):
+                win.put(7.0, comm.rank, 3)
+            for _ in range(30):  # each has a stream of its own; then there are no more
+                with pytest.raises(rmaext.RmaTimeout) as caught:
+                    win.get(comm.rank, 1, 8)
+                if "still have not" in str(caught.value):
+                    break
+            else:
+                raise AssertionError("streams are made though the device hangs")
         finally:
             cuda.cuda.device_hang(0)
-        end = time.monotonic() + 20
-        while True:
-            try:
-                found = win.get(comm.rank, 1, 8)
-                break
-            except rmaext.RmaTimeout:
-                assert time.monotonic() < end
-                time.sleep(0.01)
+        found = until(lambda: win.get(comm.rank, 1, 8))
         assert (found == 3).all()  # what was begun by then has come
-        win.put(np.full(N - 2, 5.0), comm.rank, 1)
+        until(lambda: win.put(np.full(N - 2, 5.0), comm.rank, 1))
         assert (win.get(comm.rank, 1, N - 2) == 5).all()
+        comm.Barrier()
+
+
+def test_one_copy_that_hangs(memory, cuda, comm):
+    """Others go on, but for puts to the same memory, over which it may come yet."""
+    with rmaext.Window(comm, memory, timeout=0.4) as win:
+        if win._group.forced:
+            pytest.skip("all goes by the network")
+        cuda.cuda.device_hang(2)
+        try:
+            with pytest.raises(rmaext.RmaTimeout, match=r"has not ended in 0[.]4 s"):
+                win.put(np.full(100, 3.0), comm.rank, 50)
+            for call in (
+                lambda: win.put(4.0, comm.rank, 149),
+                lambda: win.put_many([comm.rank] * 3, [7, 60, 9], 4.0),
+                lambda: win.put_notify(4.0, comm.rank, 50, slot=1),
+                lambda: win.put(cuda.Array(100, "f8"), comm.rank, 149),
+            ):
+                with pytest.raises(rmaext.RmaTimeout, match="was given up"):
+                    call()
+            for _ in range(20):
+                win.put(np.full(60_000, 5.0), comm.rank, 150)
+                assert (win.get(comm.rank, 150, 60_000) == 5).all()
+                win[comm.rank, 1:40:3] = 6.0
+                assert (win.get_many([comm.rank] * 2, [49, 60]) == 0).all()
+            win.accumulate(1.0, comm.rank, 1)
+            win.flush()
+            assert win.get(comm.rank, 1, 1) == [7]
+        finally:
+            cuda.cuda.device_hang(0)
+        until(lambda: win.put(8.0, comm.rank, 149))
+        assert (win.get(comm.rank, 50, 100) == [3.0] * 99 + [8.0]).all()
         comm.Barrier()
 
 

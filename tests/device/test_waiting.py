@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Waits for a device: their limits, signal handlers that raise meanwhile, and what never waits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import rmaext
+
+pytestmark = pytest.mark.mpi
+N = 300_000  # elements: more than both halves of a stream's pinned memory
+
+
+@pytest.fixture
+def hung(cuda):
+    """Let the next copy hang from then on that is called."""
+    if not cuda.SIMULATED:
+        pytest.skip("no copy of a GPU hangs when it is told to")
+    yield lambda: cuda.cuda.device_hang(2)
+    cuda.cuda.device_hang(0)
+
+
+@pytest.fixture
+def win(cuda, comm):
+    with rmaext.Window(comm, cuda.Array.from_numpy(np.zeros(N)), timeout=40) as win:
+        yield win
+        win.fence()
+
+
+def near(win):
+    """Return a rank whose memory a stream of this rank copies."""
+    here = win._group.here
+    rank = here[(here.index(win._group.rank) + 1) % len(here)]
+    if win.route(rank) != "ipc":
+        pytest.skip("no stream of this rank copies")
+    return rank
+
+
+OUT = np.empty(N)
+CALLS = {
+    "put": lambda cuda, win, to: win.put(np.ones(N - 9), to),
+    "get": lambda cuda, win, to: win.get(to, out=OUT),
+    "rget": lambda cuda, win, to: win.rget(to, out=OUT),
+    "put_many": lambda cuda, win, to: win.put_many([to] * 3, [1, 9, 5], 1.0),
+    "rput_many": lambda cuda, win, to: win.rput_many([to] * 3, [1, 9, 5], np.ones(3)),
+    "get_ranges": lambda cuda, win, to: win.get_ranges(to, [1, 70_000], [3, 66_000]),
+    "part": lambda cuda, win, to: win.__setitem__((to, slice(0, 9000, 3)), 1.0),
+    "put_notify": lambda cuda, win, to: win.put_notify(np.ones(5), to, slot=1),
+    "from a device": lambda cuda, win, to: win.put(cuda.Array.from_numpy(np.ones(5)), to, 7),
+    "to a device": lambda cuda, win, to: win.get(to, 0, 5, out=cuda.Array(5, "f8")),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_signal_handler_that_raises(cuda, win, hung, call):
+    """It is called amid the wait; nothing of the caller's is used later, and all goes on."""
+    to = near(win)
+    OUT[:] = -1
+    hung()
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    begun = time.monotonic()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        call(cuda, win, to)
+    assert time.monotonic() - begun < 5  # of 40 s
+    win.put(np.full(9, 2.0), to, N - 9)  # others go on meanwhile
+    assert (win.get(to, N - 9, 9) == 2).all()
+    cuda.cuda.device_hang(0)
+    end = time.monotonic() + 20
+    while True:
+        try:
+            win.put(np.full(N, 3.0), to)
+            break
+        except rmaext.RmaTimeout:  # over which it may still come
+            assert time.monotonic() < end
+            time.sleep(0.01)
+    assert (win.get(to) == 3).all()
+    assert (OUT == -1).all()
+
+
+def test_a_signal_handler_that_uses_the_window(cuda, win, hung, comm):
+    to, seen = near(win), []
+
+    def handler(*_):
+        win.put(6.0, to, N - 1)
+        seen.append(win.get(to, N - 1, 1)[0])
+        cuda.cuda.device_hang(0)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        hung()
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        win.put(np.full(N - 1, 4.0), to)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == [6]
+    assert (win.get(to) == [4.0] * (N - 1) + [6.0]).all()
+
+
+def test_a_handler_that_closes_the_window(cuda, comm, hung):
+    """The operation says so."""
+    win = rmaext.Window(comm, cuda.Array.from_numpy(np.zeros(N)))
+    if win.route(comm.rank) != "ipc" or comm.size > 1:
+        win.close()
+        pytest.skip("closing is collective")
+
+    def handler(*_):
+        win.close()
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        hung()
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(rmaext.ClosedError):
+            win.put(np.ones(N), comm.rank)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# -- limits of origins and results
+
+
+def held(cuda):
+    """Return an array whose stream has a kernel that does not end before the event is set."""
+    array = cuda.Array.from_numpy(np.full(10, 7.0), cuda.Stream())
+    array.stream.synchronize()
+    may_end = threading.Event()
+
+    def kernel(_):
+        assert may_end.wait(30)
+
+    array.launch(kernel)
+    return array, may_end
+
+
+def test_an_origin_has_the_limit_of_the_window(cuda, comm):
+    with rmaext.Window(comm, np.zeros(10), timeout=0.3) as win:
+        origin, may_end = held(cuda)
+        begun = time.monotonic()
+        try:
+            with pytest.raises(rmaext.RmaTimeout, match=r"not ended in 0[.]3 s"):
+                win.put(origin, comm.rank)
+            with pytest.raises(rmaext.RmaTimeout, match=r"not ended in 0[.]3 s"):
+                win.accumulate(origin, comm.rank)
+        finally:
+            may_end.set()
+        assert time.monotonic() - begun < 5  # RMAEXT_TIMEOUT is more
+        origin.stream.synchronize()
+        win.put(origin, comm.rank)
+        assert (win.get(comm.rank) == 7).all()
+        win.fence()
+
+
+def test_a_result_has_the_limit_of_the_window(cuda, comm):
+    with rmaext.Window(comm, np.arange(10.0), timeout=0.3) as win:
+        out, may_end = held(cuda)
+        try:
+            with pytest.raises(rmaext.RmaTimeout, match=r"not ended in 0[.]3 s"):
+                win.get(comm.rank, out=out)
+        finally:
+            may_end.set()
+        out.stream.synchronize()
+        end = time.monotonic() + 20
+        while True:
+            try:
+                assert win.get(comm.rank, out=out) is out
+                break
+            except rmaext.RmaTimeout:  # the copy that was given up goes on
+                assert time.monotonic() < end
+                time.sleep(0.01)
+        assert (out.to_numpy() == np.arange(10.0)).all()
+        win.fence()
+
+
+# -- what never waits
+
+
+@pytest.fixture
+def begun(cuda, comm):
+    """A get by message into an array whose kernel goes on."""
+    with rmaext.Window(comm, np.arange(10.0)) as win:
+        if win.route(comm.rank) != "fabric":
+            pytest.skip("by memory it is done, and copied, at once")
+        out, may_end = held(cuda)
+        try:
+            yield win.rget(comm.rank, out=out), out, may_end
+        finally:
+            may_end.set()
+            out.stream.synchronize()
+        win.fence()
+
+
+@pytest.mark.parametrize("ask", ["done", "test", "testany", "testall"])
+def test_a_look_does_not_wait(begun, ask):
+    request, out, may_end = begun
+    looks = {
+        "done": lambda: request.done,
+        "test": request.test,
+        "testany": lambda: rmaext.Request.testany([request]) is not None,
+        "testall": lambda: rmaext.Request.testall([request]),
+    }
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        start = time.monotonic()
+        assert not looks[ask]()
+        assert time.monotonic() - start < 5  # the kernel takes 30 s
+    with pytest.raises(rmaext.RmaTimeout):
+        request.wait(timeout=0.05)
+    with pytest.raises(rmaext.RmaTimeout):
+        rmaext.Request.waitany([request], timeout=0.05)
+    may_end.set()
+    end = time.monotonic() + 20
+    while not looks[ask]():
+        assert time.monotonic() < end
+    assert request.wait() is out
+    assert (out.to_numpy() == np.arange(10.0)).all()
+
+
+def test_a_coroutine_lets_others_run(begun):
+    request, out, may_end = begun
+
+    async def other():
+        await asyncio.sleep(0.1)
+        may_end.set()
+
+    async def both():
+        return (await asyncio.gather(_awaited(request), other()))[0]
+
+    assert asyncio.run(both()) is out
+    assert (out.to_numpy() == np.arange(10.0)).all()
+
+
+async def _awaited(request):
+    return await request
+
+
+def test_a_request_that_is_freed(begun):
+    request, out, may_end = begun
+    assert not request.test()
+    request.free()
+    may_end.set()
+    out.stream.synchronize()
+    with pytest.raises(rmaext.SyncError, match="freed"):
+        request.wait()
+
+
+# -- how often the driver is called
+
+
+def calls(cuda, call):
+    before = cuda.cuda.device_calls(b"cuMemcpy")
+    call()
+    return cuda.cuda.device_calls(b"cuMemcpy") - before
+
+
+def test_copies_of_a_part(cuda, win, hung):
+    """Rows at equal distances are one copy, and so is what lies in a row."""
+    to = near(win)
+    assert calls(cuda, lambda: win.__setitem__((to, slice(10, 3010, 3)), 5.0)) == 1
+    assert calls(cuda, lambda: win.__getitem__((to, slice(10, 3010, 3)))) == 1
+    offsets = np.arange(10, 3010, 3)
+    assert calls(cuda, lambda: win.put_many([to] * 1000, offsets, np.arange(1000.0))) == 1
+    wanted = np.zeros(3100)
+    wanted[10:3010:3] = np.arange(1000)
+    assert (win.get(to, 0, 3100) == wanted).all()
+    assert (win.get_many([to] * 1000, offsets) == np.arange(1000)).all()
+    assert calls(cuda, lambda: win.put_ranges(to, [20, 25, 30], [5, 5, 5], np.ones(15))) == 1
+    wanted[20:35] = 1
+    assert (win.get(to, 0, 3100) == wanted).all()
+
+
+def test_places_in_any_order(cuda, win, hung):
+    """Each is a copy, the last of those to one place the one that stays."""
+    to, chosen = near(win), np.random.default_rng(5)
+    offsets = chosen.integers(0, 4000, 3000)
+    values = chosen.random(3000)
+    wanted = np.zeros(4000)
+    for offset, value in zip(offsets, values, strict=True):
+        wanted[offset] = value
+    assert calls(cuda, lambda: win.put_many([to] * 3000, offsets, values)) <= 3000
+    assert (win.get(to, 0, 4000) == wanted).all()
+    assert (win.get_many([to] * 3000, offsets) == wanted[offsets]).all()
+    lengths = chosen.integers(0, 40, 300)
+    starts = chosen.permutation(300) * 40
+    win.put_ranges(to, starts, lengths, np.arange(float(lengths.sum())))
+    assert (win.get_ranges(to, starts, lengths) == np.arange(float(lengths.sum()))).all()
+
+
+def test_streams_are_made_with_the_window(cuda, win, hung):
+    """Pinning memory may wait for the application's kernels."""
+    before = cuda.cuda.device_calls(b"cuMemHostAlloc"), cuda.cuda.device_calls(b"cuStreamCreate")
+    to = near(win)
+    win.put(np.ones(N), to)
+    win.accumulate(1.0, to)
+    win.get_many([to] * 2, [1, 2])
+    assert before == (
+        cuda.cuda.device_calls(b"cuMemHostAlloc"),
+        cuda.cuda.device_calls(b"cuStreamCreate"),
+    )
