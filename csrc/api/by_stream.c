@@ -64,9 +64,8 @@ static int by_stream_wait(struct rmaext_op *owned, int64_t slice)
 	if (ret)
 		return ret;
 	if (!b->moved && !rmx_device_of(b->window, b->call.rank))
-		ret = rmx_fail(-FI_ESHUTDOWN, b->call.rank,
-			       rmx_call_name(&b->call),
-			       "the window was closed meanwhile");
+		ret = rmx_streamed_closed(rmx_call_name(&b->call),
+					  b->call.rank);
 	else
 		ret = by_stream_run(b, slice);
 	rmx_window_leave(b->window);

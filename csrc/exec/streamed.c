@@ -82,6 +82,13 @@ int rmx_streamed_move(const struct rmaext_window *w,
 	return stream_end(w, c->rank, s_p, ret);
 }
 
+int rmx_streamed_closed(const char *call, int64_t rank)
+{
+	return rmx_fail(-FI_ESHUTDOWN, rank, call,
+			"the window was closed meanwhile, or was to be: some "
+			"of it may have been copied");
+}
+
 int rmx_streamed_places(const struct rmaext_window *w, int64_t rank, bool put,
 			struct rmx_places *p, int64_t until,
 			struct rmaext_stream **s_p)

@@ -30,6 +30,12 @@ int rmx_streamed_across(const struct rmaext_window *window,
 			const struct rmaext_call *call, int64_t until,
 			struct rmaext_stream *stream);
 
+/*
+ * The error of an operation that is under way, when rmx_device_of() has come to
+ * be NULL between two slices: by a close, which may be undone.
+ */
+int rmx_streamed_closed(const char *call, int64_t rank);
+
 /* As rmx_places_copy(), with *stream_p as above. */
 int rmx_streamed_places(const struct rmaext_window *window, int64_t rank,
 			bool put, struct rmx_places *places, int64_t until,

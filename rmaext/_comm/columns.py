@@ -274,6 +274,14 @@ class Ways:
         i = self._index[rank]
         self.route[i], self.map[i] = route, memory
 
+    def look(self, handle: Any) -> None:
+        """Take from a C window whether memory of devices is mapped; it may never be, or no more."""
+        if lib.RMAEXT_IPC not in bytes(ffi.buffer(self.route)):
+            return  # few windows are on devices
+        for i, rank in enumerate(self.here):
+            if self.route[i] == lib.RMAEXT_IPC:
+                self.route[i] = lib.rmaext_window_route(handle, rank)
+
     def columns(self, count: int) -> tuple[Column[int], Column[Any]]:
         """Return routes and maps of all ranks."""
         routes = Here(count, self._index, self.route, lib.RMAEXT_FABRIC)

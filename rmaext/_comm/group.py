@@ -461,9 +461,7 @@ class Group:
         handle = ffi.new("rmaext_window **")
         own = network.fabric.live() if network else ffi.NULL
         check(lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle))
-        for i, rank in enumerate(ways.here if mapped else ()):
-            if ways.route[i] == lib.RMAEXT_IPC:  # unless it could not be mapped
-                ways.route[i] = lib.rmaext_window_route(handle[0], rank)
+        ways.look(handle[0])
         # the struct outlives close: another thread may still be inside a call
         return owned(handle[0], lib.rmaext_window_free)
 

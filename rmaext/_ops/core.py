@@ -131,6 +131,10 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
         """The window that a view looks at; any other window itself."""
         return self
 
+    def _settle_routes(self) -> None:
+        """Take from C how ranks are reached; see `Completion`."""
+        raise NotImplementedError
+
     def _parts(self) -> list[WindowCore[ScalarT]]:
         """Return those whose C windows this one has."""
         return [self]

@@ -170,6 +170,11 @@ class Completion(cmethods.With, Epochs[ScalarT], Waits[ScalarT]):
         views = [] if self._views is None else [ref() for ref in self._views.valuerefs()]
         return [*self._parts(), *(view for view in views if view is not None)]
 
+    def _settle_routes(self) -> None:
+        """Take from C how ranks are reached: a close lets go of what it has mapped of devices."""
+        if self._root is self:
+            self._region.ways.look(self._handle)
+
     def _try_flush(self) -> Exception | None:
         try:
             self.flush()
@@ -339,4 +344,5 @@ def _reopen(windows: list[WindowCore[Any]]) -> None:
     """Undo what has refused operations of windows."""
     for window in windows:
         lib.rmaext_window_reopen(window._handle)
+        window._settle_routes()
         window._closed = False

@@ -232,11 +232,19 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         self._bounds = np.ascontiguousarray(np.concatenate(bounds, axis=1))
         self._sizes = Numbers(self._bounds[:, -1])
         self._bind_arrays(tuple(self._arrays), self._bounds)
+        self._settle_routes()
+
+    def _settle_routes(self) -> None:
+        for window in self._arrays:
+            window._settle_routes()
         routes = {
-            r: max((w._routes[r] for w in self._arrays if w._sizes[r]), default=first._routes[r])
-            for r in group.here
+            r: max(
+                (w._routes[r] for w in self._arrays if w._sizes[r]),
+                default=self._arrays[0]._routes[r],
+            )
+            for r in self._group.here
         }
-        self._routes = Some(group.size, routes, lib.RMAEXT_FABRIC)
+        self._routes = Some(self._group.size, routes, lib.RMAEXT_FABRIC)
 
     def _parts(self) -> list[WindowCore[ScalarT]]:
         return [*self._arrays]

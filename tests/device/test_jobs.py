@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import launch
 import pytest
 from support.jobs import PRELUDE
@@ -208,3 +211,45 @@ win.close()
 print("end", flush=True)
 """
     run(mpirun, 2, code, env={"RMAEXT_ROUTE": "fabric"})
+
+
+def test_a_kernel_that_has_failed(mpirun):
+    """It ends the context of its process, whose puts are errors; other processes go on."""
+    code = """
+win = rmaext.Window(world, begin(np.zeros(1000)), timeout=5)
+world.Barrier()
+if rank == 0:
+    cuda.cuda.device_fail(b"cuStreamQuery:1:719")  # as a kernel's end tells
+    for _ in range(3):
+        try:
+            win.put(np.ones(1000), 1)
+            raise AssertionError("it was put")
+        except rmaext.RmaError as error:
+            assert "CUDA_ERROR_LAUNCH_FAILED" in str(error), error
+world.Barrier()
+if rank == 1:
+    win.put(np.full(10, 5.0), 1, 3)
+    win.put(np.full(10, 6.0), 0, 3)
+    assert (win.get(0, 3, 10) == 6).all() and (win.get(1, 3, 10) == 5).all()
+world.Barrier()
+win.close()
+print("end", flush=True)
+"""
+    run(mpirun, 2, code)
+
+
+def test_a_driver_without_the_newer_call(mpirun, tmp_path):
+    """It is found by cuDeviceGetUuid where there is no cuDeviceGetUuid_v2."""
+    content = Path(os.environ["RMAEXT_CUDA"]).read_bytes()
+    assert b"cuDeviceGetUuid_v2\0" in content
+    older = tmp_path / "libcuda.so.1"
+    older.write_bytes(content.replace(b"cuDeviceGetUuid_v2\0", b"cuDeviceGetUuid_x2\0"))
+    code = """
+assert not hasattr(cuda.cuda, "cuDeviceGetUuid_v2")
+with rmaext.Window(world, begin(np.full(5, rank + 1.0))) as win:
+    assert win.route(1 - rank) == "ipc"
+    assert (win.get(1 - rank) == 2 - rank).all()
+    win.fence()
+print("end", flush=True)
+"""
+    run(mpirun, 2, code, env={"RMAEXT_CUDA": str(older)})

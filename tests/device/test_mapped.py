@@ -3,14 +3,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import signal
+import threading
 import time
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 from support.processes import stopped
 
 import rmaext
+from rmaext._native._lib import ffi, lib
+from rmaext._runtime import config
 
 pytestmark = pytest.mark.mpi
 N = 300_000  # elements: more than both halves of a stream's pinned memory
@@ -220,13 +226,13 @@ def test_a_put_from_device_to_device(mapped, cuda, comm):
     stream.close()
 
 
-def until(call):
+def until(call, errors=rmaext.RmaTimeout):
     """Return what a call does once it is in time."""
     end = time.monotonic() + 20
     while True:
         try:
             return call()
-        except rmaext.RmaTimeout:
+        except errors:
             assert time.monotonic() < end
             time.sleep(0.01)
 
@@ -296,15 +302,128 @@ def test_one_copy_that_hangs(memory, cuda, comm):
 
 
 def test_a_window_that_was_to_be_closed(mapped, comm):
-    """It is not mapped any more, and works."""
+    """It is not mapped any more, and works, on places and parts too, and so do its views."""
     grant = mapped.grant(1, 5)
+    part = mapped.subwindow(100, 400)
     with pytest.raises(rmaext.GrantError):
         mapped.close()
     for rank in mapped._group.here:
+        assert mapped.route(rank) == part.route(rank) == "fabric"
         mapped.put(comm.rank + 1.0, rank, comm.rank + 1)
     mapped.fence()
+    mine = slice(comm.rank, 290 - comm.size, 2 * comm.size)
     for rank in mapped._group.here:
         assert mapped.get(rank, comm.rank + 1, 1) == [comm.rank + 1]
         assert mapped.get_many([rank], [comm.rank + 1]) == [comm.rank + 1]
+        part[rank, mine] = comm.rank + 2.0
+        part.rput_many([rank] * 2, [295, 296], [5.0, 6.0]).wait()
+        mapped.flush()
+        assert (mapped[rank, 100:400][mine] == comm.rank + 2).all()
+        assert (part[rank, mine] == comm.rank + 2).all()
+        assert part.rget_many([rank] * 2, [296, 295]).wait().tolist() == [6, 5]
+        assert mapped.get_ranges(rank, [395], [2]).tolist() == [5, 6]
     mapped.fence()
     grant.revoke()
+
+
+def test_another_processs_record_may_say_anything(memory, cuda, comm):
+    """What is mapped is what the record says; what it says is within that, or is not mapped."""
+    with rmaext.Window(comm, memory) as win:
+        if win._group.forced:
+            pytest.skip("all goes by the network")
+        pointer = ffi.cast("void *", memory.address + 64)
+        exports = comm.allgather(win._region._export(pointer))
+        before = cuda.cuda.device_opened()
+        rank = near(win)
+        export = ffi.new("struct rmaext_export *")
+        ffi.memmove(export, exports[rank], ffi.sizeof("struct rmaext_export"))
+        assert export.at == 64
+        if rank == comm.rank:  # CUDA maps nothing of a process in itself
+            comm.Barrier()
+            return
+        room, at = 8 * N - 64, export.at
+        library = config.cuda_library()
+        assert lib.rmaext_import_try(library, export, room) == 0
+        for first, size in (
+            (at, room + 1),
+            (at, 2**64 - 1),
+            (8 * N, 1),
+            (2**63, 8),
+            (2**64 - 8, 8),
+            (2**64 - 8, 72),
+        ):
+            export.at = first
+            assert lib.rmaext_import_try(library, export, size) == -errno.ERANGE
+        assert cuda.cuda.device_opened() == before
+        comm.Barrier()
+
+
+def near(win):
+    here = win._group.here
+    return here[(here.index(win._group.rank) + 1) % len(here)]
+
+
+def test_a_close_while_the_device_hangs(memory, cuda, comm):
+    """It waits for no copy that was given up, whose mapping stays for that."""
+    comm.Barrier()
+    before = cuda.cuda.device_opened()
+    win = rmaext.Window(comm, memory, timeout=0.3)
+    others = cuda.cuda.device_opened() - before
+    if win._group.forced:
+        win.close()
+        pytest.skip("all goes by the network")
+    cuda.cuda.device_hang(1)
+    try:
+        with pytest.raises(rmaext.RmaTimeout):
+            win.put(np.full(100, 3.0), near(win), 50)
+        start = time.monotonic()
+        win.close()
+        assert time.monotonic() - start < 10
+        assert cuda.cuda.device_opened() - before == others
+    finally:
+        cuda.cuda.device_hang(0)
+    comm.Barrier()
+    end = time.monotonic() + 20
+    while comm.allreduce(cuda.cuda.device_opened() != before, MPI.LOR):
+        assert time.monotonic() < end
+        rmaext.Window(comm, memory).close()  # it takes along what nobody uses any more
+    assert (memory.to_numpy()[50:150] == 3).all()
+    comm.Barrier()
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [lambda win: win.put_many([0] * 3, [1, 9, 4], 1.0), lambda win: win.put(np.ones(9), 0)],
+    ids=["put_many", "put"],
+)
+def test_a_handler_that_tries_to_close(cuda, comm, begin):
+    """Amid a put, whose window lets go of the device then, and is not closed."""
+    if comm.size > 1:
+        pytest.skip("closing is collective")
+    memory = cuda.Array.from_numpy(np.zeros(100))
+    win = rmaext.Window(comm, memory, timeout=20)
+    if win._group.forced:
+        win.close()
+        pytest.skip("all goes by the network")
+    grant, caught = win.grant(1, 5), []
+
+    def handler(*_):
+        with pytest.raises(rmaext.RmaError) as error:
+            win.close()
+        caught.append(error)
+
+    before = signal.signal(signal.SIGUSR1, handler)
+    try:
+        cuda.cuda.device_hang(2)
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
+        with pytest.raises(rmaext.ClosedError, match="closed meanwhile"):
+            begin(win)
+    finally:
+        cuda.cuda.device_hang(0)
+        signal.signal(signal.SIGUSR1, before)
+    assert len(caught) == 1
+    # by messages now; what was given up comes first
+    until(lambda: win.put_many([0] * 3, [1, 9, 4], 2.0) or win.flush(), rmaext.RmaError)
+    assert win.get_many([0] * 3, [1, 9, 4]).tolist() == [2, 2, 2]
+    grant.revoke()
+    win.close()
