@@ -470,16 +470,19 @@ class Request(Unique, cmethods.Request):
             where = window._where(call, place) if isinstance(place, tuple) else request._where()
             code = window._group.watch.wait(op, where, lambda: (request._rank(),))
             op.release()
-        if code != _PENDING:
-            request._end(_FREED if code else _DONE)
-            if code:
-                raise error(code, op.bad)
+        if code and code != _PENDING:
+            request._end(_FREED)
+            raise error(code, op.bad)
+        while not code and request._state == _GOES_ON:  # all is there when the call returns
+            late = request._end(ns=_NS)
+            if late is not None:
+                raise late
         return request
 
     def _goes_on(self) -> bool:
         """Return whether nothing has ended it; makes no progress, and never raises."""
         op = self._op
-        return self._state == _GOES_ON and op is not None and op.goes_on and not op.ended
+        return self._state == _GOES_ON and op is not None and not op.ended
 
     def _is_inherited(self) -> bool:
         """Whether this process was forked from the one that began the request; then end it."""
@@ -552,7 +555,7 @@ class Request(Unique, cmethods.Request):
         op = self._op
         if op is None:
             return None  # a signal handler that waits for it too was faster, here and below
-        if self._window._closed and op.goes_on and not op.ended:
+        if self._window._closed and not op.ended:
             text = f"{self._where()}: the window was closed before the request was done"
             self._end(_DONE, ClosedError(errno.ESHUTDOWN, text, call=self._call))
             return None
