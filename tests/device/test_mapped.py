@@ -262,8 +262,8 @@ def test_a_device_that_hangs(memory, cuda, comm):
                 raise AssertionError("streams are made though the device hangs")
         finally:
             cuda.cuda.device_hang(0)
-        found = until(lambda: win.get(comm.rank, 1, 8))
-        assert (found == 3).all()  # what was begun by then has come
+        until(lambda: win.put(3.0, comm.rank, 1))  # which comes behind what was given up
+        assert (win.get(comm.rank, 1, 8) == 3).all()  # what was begun by then has come
         until(lambda: win.put(np.full(N - 2, 5.0), comm.rank, 1))
         assert (win.get(comm.rank, 1, N - 2) == 5).all()
         comm.Barrier()
@@ -387,8 +387,11 @@ def test_a_close_while_the_device_hangs(memory, cuda, comm):
     while comm.allreduce(cuda.cuda.device_opened() != before, MPI.LOR):
         assert time.monotonic() < end
         rmaext.Window(comm, memory).close()  # it takes along what nobody uses any more
-    assert (memory.to_numpy()[50:150] == 3).all()
-    comm.Barrier()
+    with rmaext.Window(comm, memory) as win:
+        until(lambda: win.put(3.0, near(win), 50))  # which comes behind what was given up
+        win.fence()
+        assert (memory.to_numpy()[50:150] == 3).all()
+        comm.Barrier()
 
 
 @pytest.mark.parametrize(
