@@ -365,7 +365,7 @@ class Request(Unique, cmethods.Request):
                     text = _late(text, timeout)
                     raise RmaTimeout(errno.ETIMEDOUT, text, call="waitany")
                 left = SLICE if end is None else min(SLICE, end - now)
-                going = [request for request in requests if request._goes_on()]
+                going = list(filter(Request._goes_on, requests))
                 for request in going:
                     seen.setdefault(request._fabric, ffi.new("uint64_t *"))
                 if len(seen) > 1 or len(going) < len(requests):
