@@ -17,8 +17,9 @@ struct item {
 	struct rmx_item is;
 	struct rmx_share share;
 	const uint64_t *offsets;
-	struct rmx_strides loops;
-	uint64_t start; /* the first element's number in the loops */
+	struct rmx_layout loops;
+	/* the window's byte, and the first element's number in the loops */
+	uint64_t first, start;
 	const char *values;
 	size_t len; /* bytes of all */
 };
@@ -55,7 +56,8 @@ static inline bool item_read(struct item *it, const char *data, size_t len)
 		places = it->is.count * sizeof(*it->offsets);
 		break;
 	case RMX_LOOPS:
-		if (!rmx_loops_unpack(&it->loops, data, len, &it->start))
+		if (!rmx_loops_unpack(&it->loops, data, len, &it->first,
+				      &it->start))
 			return false;
 		places = rmx_loops_bytes(&it->loops);
 		break;
@@ -78,8 +80,7 @@ static inline uint64_t item_at(const struct item *it, uint64_t i)
 {
 	return it->is.form == RMX_ELEMENTS
 		       ? it->offsets[i]
-		       : it->loops.first +
-				 rmx_strides_at(&it->loops, it->start + i);
+		       : it->first + rmx_part_at(&it->loops, it->start + i);
 }
 
 /* Any field may be wrong. */

@@ -88,12 +88,4 @@ bool rmx_many_direct(struct rmaext_window *window,
 		     const struct rmaext_places_call *call, bool fresh,
 		     int *ret_p);
 
-/*
- * strided.c: rmx_check() of all bytes that strides reach from offset on. The
- * window is kept open by the caller.
- */
-int rmx_strides_check(const struct rmx_strides *strides,
-		      const struct rmaext_window *window, const char *call,
-		      int64_t rank, uint64_t offset, int access);
-
 #endif

@@ -34,6 +34,7 @@ static struct rmx_layout *layout_like(const struct rmx_layout *of,
 	*l = *of;
 	l->loops = 0;
 	l->runs = 0;
+	l->run = (struct rmx_run *)(l + 1);
 	return l;
 }
 
@@ -51,17 +52,6 @@ static uint64_t divisor(uint64_t a, uint64_t b)
 static uint64_t distance(int64_t a, int64_t b)
 {
 	return a < b ? (uint64_t)b - (uint64_t)a : (uint64_t)a - (uint64_t)b;
-}
-
-/* Widens [low, high) by what a loop reaches; false: that does not fit. */
-static bool span_widen(int64_t *low_p, int64_t *high_p, int64_t count,
-		       int64_t step)
-{
-	int64_t reach;
-
-	return !__builtin_mul_overflow(count - 1, step, &reach) &&
-	       !__builtin_add_overflow(reach < 0 ? *low_p : *high_p, reach,
-				       reach < 0 ? low_p : high_p);
 }
 
 /* Computes what follows from loops and runs; ends it if that does not fit. */
@@ -88,7 +78,7 @@ static struct rmx_layout *layout_finish(struct rmx_layout *l, int *why_p)
 		const struct rmx_turns *t = &l->loop[k];
 
 		if (__builtin_mul_overflow(bytes, t->count, &bytes) ||
-		    !span_widen(&l->low, &l->high, t->count, t->step))
+		    !rmx_span_widen(&l->low, &l->high, t->count, t->step))
 			return failed(l, -FI_EOVERFLOW, why_p);
 		l->grain = divisor(l->grain, distance(t->step, 0));
 	}
@@ -109,13 +99,13 @@ static void run_add(struct rmx_layout *l, int64_t offset, int64_t len)
 
 /* Adds the runs of a layout's next *left bytes, `by` bytes further on. */
 static void runs_add_some(struct rmx_layout *to, const struct rmx_layout *l,
-			  int loop, int64_t by, uint64_t *left)
+			  int loops, int64_t by, uint64_t *left)
 {
-	if (loop < l->loops) {
-		const struct rmx_turns *t = &l->loop[loop];
+	if (loops) {
+		const struct rmx_turns *t = &l->loop[loops - 1];
 
 		for (int64_t n = 0; n < t->count && *left; n++)
-			runs_add_some(to, l, loop + 1, by + n * t->step, left);
+			runs_add_some(to, l, loops - 1, by + n * t->step, left);
 		return;
 	}
 	for (uint64_t i = 0; i < l->runs && *left; i++) {
@@ -134,7 +124,7 @@ static void runs_add(struct rmx_layout *to, const struct rmx_layout *l,
 {
 	uint64_t all = UINT64_MAX;
 
-	runs_add_some(to, l, 0, by, &all);
+	runs_add_some(to, l, l->loops, by, &all);
 }
 
 /* Gives back the room that merged runs have left. */
@@ -144,7 +134,10 @@ static struct rmx_layout *layout_trim(struct rmx_layout *l, uint64_t room)
 
 	if (l && l->runs < room)
 		less = realloc(l, sizeof(*l) + l->runs * sizeof(*l->run));
-	return less ? less : l;
+	if (!less)
+		return l;
+	less->run = (struct rmx_run *)(less + 1);
+	return less;
 }
 
 struct rmx_layout *rmx_layout_new(const struct rmx_run *runs, uint64_t count,
@@ -190,45 +183,85 @@ static struct rmx_layout *layout_copy(const struct rmx_layout *l, int *why_p)
 /* Does each turn of the outermost loop begin where the one before has ended? */
 static bool loop_goes_on(const struct rmx_layout *l, int64_t step)
 {
+	const struct rmx_turns *end = &l->loop[l->loops];
 	int64_t reach;
 
 	return l->loops &&
-	       !__builtin_mul_overflow(l->loop->count, l->loop->step, &reach) &&
+	       !__builtin_mul_overflow(end[-1].count, end[-1].step, &reach) &&
 	       reach == step;
+}
+
+/* Has `count` turns more around all; false: these do not fit 63 bits. */
+static bool loop_add(struct rmx_layout *l, int64_t count, int64_t step)
+{
+	if (loop_goes_on(l, step))
+		return !__builtin_mul_overflow(count,
+					       l->loop[l->loops - 1].count,
+					       &l->loop[l->loops - 1].count);
+	if (rmx_layout_is_whole(l) && l->run->len == step)
+		return !__builtin_mul_overflow(count, step, &l->run->len);
+	/* each has two turns or more: when this is full, it overflows */
+	l->loop[l->loops++] = (struct rmx_turns){count, step};
+	return true;
+}
+
+bool rmx_layout_part(struct rmx_layout *l, uint64_t unit, int ndim,
+		     const int64_t *shape, const int64_t *steps)
+{
+	int64_t bytes = (int64_t)unit;
+
+	l->run = &l->one;
+	l->one = (struct rmx_run){0, bytes};
+	l->runs = 1;
+	l->loops = 0;
+	l->low = l->extent = 0;
+	l->bytes = 0;
+	if (ndim < 0 || ndim > RMX_DIMS || bytes <= 0)
+		return false;
+	for (int k = ndim - 1; k >= 0; k--) {
+		if (shape[k] < 0 ||
+		    __builtin_mul_overflow(bytes, shape[k], &bytes))
+			return false;
+		if (shape[k] != 1)
+			loop_add(l, shape[k], steps[k]);
+	}
+	l->bytes = (uint64_t)bytes;
+	if (!bytes)
+		l->loops = 0;
+	l->runs = bytes > 0;
+	l->high = bytes ? l->one.len : 0;
+	for (int k = 0; k < l->loops; k++)
+		if (!rmx_span_widen(&l->low, &l->high, l->loop[k].count,
+				    l->loop[k].step)) {
+			l->low = INT64_MIN;
+			l->high = INT64_MAX;
+			break;
+		}
+	return true;
+}
+
+struct rmx_layout *rmx_part_copy(void *room, const struct rmx_layout *part)
+{
+	struct rmx_layout *copy = memcpy(room, part, rmx_part_bytes(part));
+
+	copy->run = &copy->one;
+	return copy;
 }
 
 struct rmx_layout *rmx_layout_loop(const struct rmx_layout *l, int64_t count,
 				   int64_t step, int *why_p)
 {
-	struct rmx_layout *made, *flat;
+	struct rmx_layout *made;
 
 	if (count <= 0 || !l->runs) {
 		made = layout_like(l, 0, why_p);
 		return made ? layout_finish(made, why_p) : NULL;
 	}
-	if (count > 1 && l->loops == RMX_LAYOUT_LOOPS &&
-	    !loop_goes_on(l, step)) {
-		flat = rmx_layout_flat(l, why_p);
-		made = flat ? rmx_layout_loop(flat, count, step, why_p) : NULL;
-		free(flat);
-		return made;
-	}
 	made = layout_copy(l, why_p);
 	if (!made || count == 1)
 		return made;
-	if (loop_goes_on(l, step)) {
-		if (__builtin_mul_overflow(count, l->loop->count,
-					   &made->loop->count))
-			return failed(made, -FI_EOVERFLOW, why_p);
-	} else if (rmx_layout_is_whole(l) && l->run->len == step) {
-		if (__builtin_mul_overflow(count, step, &made->run->len))
-			return failed(made, -FI_EOVERFLOW, why_p);
-	} else {
-		memmove(made->loop + 1, made->loop,
-			(size_t)made->loops * sizeof(*made->loop));
-		made->loop[0] = (struct rmx_turns){count, step};
-		made->loops++;
-	}
+	if (!loop_add(made, count, step))
+		return failed(made, -FI_EOVERFLOW, why_p);
 	return layout_finish(made, why_p);
 }
 
@@ -298,7 +331,7 @@ static bool block_fits(const struct rmx_layout *l, int64_t count, int64_t at)
 {
 	int64_t low = l->low, high = l->high;
 
-	return span_widen(&low, &high, count, l->extent) &&
+	return rmx_span_widen(&low, &high, count, l->extent) &&
 	       !__builtin_add_overflow(low, at, &low) &&
 	       !__builtin_add_overflow(high, at, &high);
 }
@@ -371,19 +404,24 @@ struct rmx_layout *rmx_layout_head(const struct rmx_layout *l, uint64_t bytes,
 	made = layout_like(l, room, why_p);
 	if (!made)
 		return NULL;
-	runs_add_some(made, l, 0, 0, &left);
+	runs_add_some(made, l, l->loops, 0, &left);
 	return layout_trim(layout_finish(made, why_p), room);
 }
 
 /* -- walking */
 
-bool rmx_side_span(const struct rmx_side *side, int64_t *low_p, int64_t *high_p)
+bool rmx_side_within(const struct rmx_side *side, uint64_t offset,
+		     uint64_t *first_p, uint64_t *len_p)
 {
-	const struct rmx_layout *l = side->layout;
+	int64_t low, high;
 
-	*low_p = l ? l->low : 0;
-	*high_p = l ? l->high : (int64_t)side->bytes;
-	return !l || span_widen(low_p, high_p, side->count, l->extent);
+	if (!rmx_side_span(side, &low, &high) ||
+	    __builtin_add_overflow(offset, low, &low) || low < 0 ||
+	    __builtin_add_overflow(offset, high, &high))
+		return false;
+	*first_p = (uint64_t)low;
+	*len_p = (uint64_t)(high - low);
+	return true;
 }
 
 void rmx_walk_start(struct rmx_walk *w, const struct rmx_side *side, char *base)
@@ -403,10 +441,9 @@ void rmx_walk_start(struct rmx_walk *w, const struct rmx_side *side, char *base)
 void rmx_walk_turn(struct rmx_walk *w)
 {
 	const struct rmx_layout *l = w->layout;
-	int k = l->loops - 1;
 
 	w->run = 0;
-	for (; k >= 0; k--) {
+	for (int k = 0; k < l->loops; k++) {
 		const struct rmx_turns *t = &l->loop[k];
 
 		w->turn += t->step;
@@ -418,18 +455,102 @@ void rmx_walk_turn(struct rmx_walk *w)
 	w->turn = w->element += l->extent;
 }
 
-void rmx_walk_copy(struct rmx_walk *to, struct rmx_walk *from, uint64_t bytes)
-{
-	while (bytes) {
-		const uint64_t n =
-			to->left < from->left ? to->left : from->left;
+/* -- copying */
 
-		if (n == 8)
-			memmove(to->at, from->at, 8);
-		else
-			rmx_move(to->at, from->at, n);
-		bytes -= n;
-		rmx_walk_on(to, n);
-		rmx_walk_on(from, n);
+/* Pieces at equal distances, the next ones of a walk. */
+struct row {
+	char *at;
+	int64_t step;
+	uint64_t count;
+};
+
+/*
+ * Those of `len` bytes, which the rest of the run has: it is cut into some, or
+ * is one, as the runs of the innermost loop behind it are.
+ */
+static struct row walk_row(const struct rmx_walk *w, uint64_t len)
+{
+	const struct rmx_layout *l = w->layout;
+
+	if (!l || l->runs > 1 || !l->loops || len != (uint64_t)l->run->len)
+		return (struct row){w->at, (int64_t)len, w->left / len};
+	return (struct row){w->at, l->loop->step,
+			    (uint64_t)(l->loop->count - w->done[0])};
+}
+
+/* Goes on behind so many of them. */
+static void walk_behind(struct rmx_walk *w, const struct row *row, uint64_t n,
+			uint64_t len)
+{
+	if (n * len <= w->left) {
+		rmx_walk_on(w, n * len);
+		return;
 	}
+	w->done[0] += (int64_t)n - 1;
+	w->turn += row->step * ((int64_t)n - 1);
+	rmx_walk_on(w, len);
+}
+
+#define LOOP(type)                                                     \
+	do {                                                           \
+		for (; n; n--, to.at += to.step, from.at += from.step) \
+			memcpy(to.at, from.at, sizeof(type));          \
+	} while (0)
+
+static void row_copy(struct row to, struct row from, uint64_t n, uint64_t len)
+{
+	switch (len) { /* memcpy of a constant length is a load and a store */
+	case 1:
+		LOOP(uint8_t);
+		break;
+	case 2:
+		LOOP(uint16_t);
+		break;
+	case 4:
+		LOOP(uint32_t);
+		break;
+	case 8:
+		LOOP(uint64_t);
+		break;
+	case 16:
+		LOOP(uint64_t[2]);
+		break;
+	default:
+		for (; n; n--, to.at += to.step, from.at += from.step)
+			rmx_move(to.at, from.at, len);
+	}
+}
+
+static void sides_walk(const struct rmx_side *to, char *to_at,
+		       const struct rmx_side *from, char *from_at)
+{
+	struct rmx_walk there, here;
+
+	rmx_walk_start(&there, to, to_at);
+	rmx_walk_start(&here, from, from_at);
+	for (uint64_t bytes = to->bytes, n; bytes;) {
+		const uint64_t len =
+			there.left < here.left ? there.left : here.left;
+		const struct row a = walk_row(&there, len),
+				 b = walk_row(&here, len);
+
+		n = a.count < b.count ? a.count : b.count;
+		row_copy(a, b, n, len);
+		walk_behind(&there, &a, n, len);
+		walk_behind(&here, &b, n, len);
+		bytes -= n * len;
+	}
+}
+
+void rmx_side_copy(const struct rmx_side *to, char *to_at,
+		   const struct rmx_side *from, const char *from_at)
+{
+	char *source = (char *)(uintptr_t)from_at;
+
+	if (rmx_side_is_whole(to) && rmx_side_is_whole(from))
+		rmx_copy(to_at + (to->layout ? to->layout->low : 0),
+			 source + (from->layout ? from->layout->low : 0),
+			 to->bytes);
+	else if (to->bytes)
+		sides_walk(to, to_at, from, source);
 }

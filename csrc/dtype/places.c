@@ -1,15 +1,61 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * The walk over the places of an operation, as messages tell them: elements go
- * as a list of offsets, or as loops (strides.c) if these are few; then come
- * their values, in the same order, without gaps. An element that is too long
- * for a message goes in parts, each alone in its message.
+ * as a list of offsets, or as loops (of dtype/layout.h) if these are few; then
+ * come their values, in the same order, without gaps. An element that is too
+ * long for a message goes in parts, each alone in its message.
  */
 #include "dtype/places.h"
 
+#define MOST_LOOPS 16 /* parts with more loops are sent as offsets */
+
+/* A message has these words, and two for each loop, the innermost first. */
+struct head {
+	uint64_t loops, first, start;
+};
+
+size_t rmx_loops_bytes(const struct rmx_layout *l)
+{
+	return l->loops && l->loops <= MOST_LOOPS
+		       ? sizeof(struct head) +
+				 (size_t)l->loops * sizeof(*l->loop)
+		       : 0;
+}
+
+void rmx_loops_pack(const struct rmx_layout *l, uint64_t first, uint64_t start,
+		    void *buf)
+{
+	const struct head head = {(uint64_t)l->loops, first, start};
+
+	memcpy(buf, &head, sizeof(head));
+	memcpy((char *)buf + sizeof(head), l->loop,
+	       (size_t)l->loops * sizeof(*l->loop));
+}
+
+bool rmx_loops_unpack(struct rmx_layout *l, const void *buf, size_t len,
+		      uint64_t *first_p, uint64_t *start_p)
+{
+	struct head head;
+
+	if (len < sizeof(head))
+		return false;
+	memcpy(&head, buf, sizeof(head));
+	l->loops = head.loops < RMX_DIMS ? (int)head.loops : 0;
+	if (!rmx_loops_bytes(l) || len < rmx_loops_bytes(l))
+		return false;
+	memcpy(l->loop, (const char *)buf + sizeof(head),
+	       (size_t)l->loops * sizeof(*l->loop));
+	for (int k = 0; k < l->loops; k++)
+		if (!l->loop[k].count)
+			return false;
+	*first_p = head.first;
+	*start_p = head.start;
+	return true;
+}
+
 enum rmx_form rmx_places_form(const struct rmx_places *p, size_t room)
 {
-	const size_t loops = p->strides ? rmx_loops_bytes(p->strides) : 0;
+	const size_t loops = p->loops ? rmx_loops_bytes(p->loops) : 0;
 
 	if (p->starts)
 		return RMX_ROW;
@@ -29,7 +75,7 @@ struct rmx_some rmx_places_some(const struct rmx_places *p, size_t room)
 	uint64_t most = room / (sizeof(uint64_t) + p->width);
 
 	if (some.form == RMX_LOOPS) {
-		most = (room - rmx_loops_bytes(p->strides)) / p->unit;
+		most = (room - rmx_loops_bytes(p->loops)) / p->unit;
 	} else if (p->unit > longest) {
 		some.unit = (uint32_t)(p->unit - p->part < longest
 					       ? p->unit - p->part
@@ -71,9 +117,9 @@ size_t rmx_places_pack(const struct rmx_places *p, const struct rmx_some *some,
 	char *at = to;
 
 	if (some->form == RMX_LOOPS) {
-		rmx_loops_pack(p->strides, p->first,
+		rmx_loops_pack(p->loops, p->first,
 			       rmx_place_number(p, some->first), at);
-		at += rmx_loops_bytes(p->strides);
+		at += rmx_loops_bytes(p->loops);
 	} else {
 		for (uint64_t i = 0; i < some->count; i++) {
 			const uint64_t offset =

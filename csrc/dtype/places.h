@@ -6,7 +6,7 @@
 #ifndef RMAEXT_PLACES_H
 #define RMAEXT_PLACES_H
 
-#include "dtype/strides.h"
+#include "dtype/layout.h"
 
 /*
  * How the places of an item of a message are told, see am/message.h. Ranges are
@@ -42,10 +42,10 @@ struct rmx_places {
 	const uint32_t *order;
 	uint64_t start;
 	uint64_t first; /* byte in the root window that offsets count from */
-	/* the offsets, which count `scale` bytes; or the loops that say them */
+	/* the offsets, which count `scale` bytes; or the loops of a part */
 	const char *offsets;
 	uint64_t scale;
-	const struct rmx_strides *strides;
+	const struct rmx_layout *loops;
 	/* place n has values from starts[n] to starts[n + 1]; NULL: one each */
 	const uint64_t *starts;
 	const char *values; /* NULL: there are none */
@@ -99,12 +99,8 @@ static inline struct rmx_piece rmx_place_at(const struct rmx_places *p,
 		from = p->starts[n];
 		it.len *= p->starts[n + 1] - from;
 	}
-	if (p->strides) {
-		it.offset = rmx_strides_at(p->strides, n);
-	} else {
-		it.offset = rmx_offset_number(p, n) * p->scale;
-	}
-	it.offset += p->first;
+	it.offset = p->first + (p->loops ? rmx_part_at(p->loops, n)
+					 : rmx_offset_number(p, n) * p->scale);
 	if (p->values)
 		it.value = p->values + from * p->value_step;
 	if (it.value && p->width > p->unit) {
@@ -115,6 +111,23 @@ static inline struct rmx_piece rmx_place_at(const struct rmx_places *p,
 		it.result = p->results + from * p->unit;
 	return it;
 }
+
+/*
+ * The loops in a message, with all that rmx_part_at() needs. bytes returns the
+ * length that they take, or 0 for loops that do not go into a message: none, or
+ * too many. pack writes so many bytes: `first` is the window's byte in its
+ * root, and `start` the number of the run that the message begins with.
+ */
+size_t rmx_loops_bytes(const struct rmx_layout *part);
+void rmx_loops_pack(const struct rmx_layout *part, uint64_t first,
+		    uint64_t start, void *buf);
+/*
+ * Reads what rmx_loops_pack() wrote; false if these are no such bytes. They may
+ * come from anybody, so the offsets are to be checked one by one. Of the part
+ * there are loops only.
+ */
+bool rmx_loops_unpack(struct rmx_layout *part, const void *buf, size_t len,
+		      uint64_t *first_p, uint64_t *start_p);
 
 /* How places are told in messages of `room` bytes. */
 enum rmx_form rmx_places_form(const struct rmx_places *places, size_t room);

@@ -399,8 +399,8 @@ enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
 			void *data, uint64_t len, int64_t rank,
 			uint64_t offset);
 /*
- * index.c: puts to, or gets, what a key means at a rank, if that is short and
- * by memory. `out`, if there is one, is plain and writeable.
+ * index.c: puts to, or gets, what a key means at a rank, if that is by
+ * memory. `out`, if there is one, is plain and writeable.
  */
 enum py_outcome py_put_part(struct py_window *w, int64_t rank, PyObject *key,
 			    PyObject *value);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
- * win[rank, key] with integers, slices, None and ...; what is short and by
- * memory is done here, for calls that are given such a key as well.
+ * win[rank, key] with integers, slices, None and ...; what is by memory is done
+ * here, for calls that are given such a key as well.
  */
 #include "python/sides.h"
 
@@ -184,29 +184,15 @@ static bool selection_make_in_brackets(struct py_window *w, PyObject *key,
 	return py_to_index(first, &rank) && selection_make(w, rank, key, 1, s);
 }
 
-static struct rmaext_part selection_part(const struct py_window *w,
-					 const struct selection *s,
-					 const int64_t *locals)
+/* The selection in the window; false: Python knows what is wrong with it. */
+static bool selection_side(const struct py_window *w, const struct selection *s,
+			   struct rmx_layout *l, struct rmx_side *there)
 {
-	return (struct rmaext_part){w->it.unit, s->ndim, s->shape, s->steps,
-				    locals};
-}
+	const bool known =
+		rmx_layout_part(l, w->it.unit, s->ndim, s->shape, s->steps);
 
-/* May it be done at once, with the GIL? Then *strides describes it. */
-static bool selection_is_short(const struct py_window *w,
-			       const struct selection *s, const int64_t *locals,
-			       struct rmx_strides *strides, int access)
-{
-	const struct rmaext_part part = selection_part(w, s, locals);
-
-	return s->rank < w->it.window->count &&
-	       rmx_target_of(w->it.window, s->rank)->route == RMAEXT_DIRECT &&
-	       rmx_strides_make(strides, &part) &&
-	       strides->runs <= PY_GIL_RUNS &&
-	       strides->run <=
-		       PY_GIL_BYTES / (strides->runs ? strides->runs : 1) &&
-	       !rmx_strides_check(strides, w->it.window, "", s->rank,
-				  strides->runs ? s->offset : 0, access);
+	*there = (struct rmx_side){l, 1, l->bytes};
+	return known;
 }
 
 /* Can a cell hold an element, so that a scalar is made of it? */
@@ -218,21 +204,6 @@ static bool window_has_numbers(const struct py_window *w)
 	       w->it.unit <= sizeof(union py_cell);
 }
 
-static char *selection_memory(const struct py_window *w,
-			      const struct selection *s)
-{
-	return rmx_target_of(w->it.window, s->rank)->map + s->offset;
-}
-
-static void selection_count(const struct py_window *w,
-			    const struct selection *s,
-			    const struct rmx_strides *strides,
-			    unsigned int kind)
-{
-	rmx_count_direct(&w->it.window->tally, s->rank, kind, s->offset,
-			 strides->run * strides->runs, true);
-}
-
 static bool selection_has_shape(const struct selection *s,
 				PyArrayObject *values)
 {
@@ -241,19 +212,39 @@ static bool selection_has_shape(const struct selection *s,
 }
 
 /*
- * Does what takes long, with an array of its shape that begins at `data`.
- * locals: its steps, where the route is direct. Python sees whether it overlaps
- * a window that it is put to, unless that is mapped.
+ * Puts to or gets from a rank whose memory is mapped, with own memory in a row
+ * or (own) in pieces. Python does what overlaps, and knows what is wrong.
+ */
+static enum py_outcome selection_move(struct py_window *w, bool put,
+				      const struct selection *s,
+				      const struct rmx_layout *own, char *data)
+{
+	struct rmx_side there, here = {own, 1, 0};
+	struct rmx_layout l;
+
+	if (!selection_side(w, s, &l, &there))
+		return PY_DECLINED;
+	here.bytes = l.bytes;
+	if (rmx_sides_overlap(&there,
+			      rmx_target_of(w->it.window, s->rank)->map +
+				      s->offset,
+			      &here, data))
+		return PY_DECLINED;
+	return py_move_sides(w, put, s->rank, l.bytes ? s->offset : 0, &there,
+			     &here, data);
+}
+
+/*
+ * Does what is not by memory, with an array of its shape. Python sees whether
+ * that overlaps the own memory, which it is put to.
  */
 static enum py_outcome selection_run(struct py_window *w, int kind,
 				     const struct selection *s,
-				     PyArrayObject *array,
-				     const int64_t *locals)
+				     PyArrayObject *array)
 {
-	const bool put = kind == RMAEXT_PUT,
-		   direct = py_target_is_direct(w, s->rank);
-	const struct rmaext_part part =
-		selection_part(w, s, direct ? locals : NULL);
+	const bool put = kind == RMAEXT_PUT;
+	const struct rmaext_part part = {w->it.unit, s->ndim, s->shape,
+					 s->steps, NULL};
 	const struct py_transfer r = {
 		.it = {.kind = kind,
 		       .rank = s->rank,
@@ -265,59 +256,52 @@ static enum py_outcome selection_run(struct py_window *w, int kind,
 		.name = put ? "__setitem__" : "__getitem__",
 		.buffer = {(PyObject *)array, Py_None},
 	};
-	struct rmx_strides strides;
 	enum py_outcome done;
 	PyArrayObject *packed;
 
-	if (put && (direct ? !rmx_strides_make(&strides, &part) ||
-				     rmx_strides_overlap(&strides,
-							 selection_memory(w, s),
-							 PyArray_BYTES(array))
-			   : s->rank == w->it.window->self))
+	if (put &&
+	    (py_target_is_direct(w, s->rank) || s->rank == w->it.window->self))
 		return PY_DECLINED;
-	if (direct || PyArray_IS_C_CONTIGUOUS(array))
+	if (PyArray_IS_C_CONTIGUOUS(array))
 		return py_transfer_run(w, &r);
 	packed = (PyArrayObject *)PyArray_NewCopy(array, NPY_CORDER);
 	if (!packed)
 		return PY_FAILED;
-	done = selection_run(w, kind, s, packed, NULL);
+	done = selection_run(w, kind, s, packed);
 	Py_DECREF(packed);
 	return done;
 }
 
 /*
- * Reads what is short: into `out`, which is plain, writeable and of the
- * selection's shape, or, if that is NULL, to what NumPy would return.
+ * Reads by memory: into `out`, which is plain, writeable and of the selection's
+ * shape, or, if that is NULL, to what NumPy would return.
  */
 static enum py_outcome selection_get(struct py_window *w,
 				     const struct selection *s,
 				     PyArrayObject *out, PyObject **result_p)
 {
-	struct rmx_strides strides;
-	char *there;
+	const bool scalar = !out && s->scalar;
+	union py_cell cell;
+	enum py_outcome done;
 
-	if (!selection_is_short(w, s, NULL, &strides, RMAEXT_READ))
+	if (!py_rank_is_direct(w, s->rank))
 		return PY_DECLINED;
-	there = selection_memory(w, s);
-	if (!out && s->scalar && window_has_numbers(w)) {
-		union py_cell cell;
-
-		rmx_copy(&cell, there, w->it.unit);
-		*result_p = PyArray_Scalar(&cell, w->dtype, NULL);
-	} else if (out) {
-		if (rmx_strides_overlap(&strides, there, PyArray_BYTES(out)))
-			return PY_DECLINED;
-		rmx_strides_copy(&strides, false, there, PyArray_BYTES(out));
-		*result_p = Py_NewRef((PyObject *)out);
-	} else {
-		out = py_new_array(w, s->ndim, s->shape);
-		if (!out)
-			return PY_FAILED;
-		rmx_strides_copy(&strides, false, there, PyArray_BYTES(out));
-		*result_p = s->scalar ? PyArray_Return(out) : (PyObject *)out;
+	if (scalar && window_has_numbers(w)) {
+		done = selection_move(w, false, s, NULL, cell.bytes);
+		if (done == PY_DONE)
+			*result_p = PyArray_Scalar(&cell, w->dtype, NULL);
+		return done == PY_DONE && !*result_p ? PY_FAILED : done;
 	}
-	selection_count(w, s, &strides, RMAEXT_DID_GET);
-	py_count_turn();
+	out = out ? (PyArrayObject *)Py_NewRef((PyObject *)out)
+		  : py_new_array(w, s->ndim, s->shape);
+	if (!out)
+		return PY_FAILED;
+	done = selection_move(w, false, s, NULL, PyArray_BYTES(out));
+	if (done != PY_DONE) {
+		Py_DECREF(out);
+		return done;
+	}
+	*result_p = scalar ? PyArray_Return(out) : (PyObject *)out;
 	return *result_p ? PY_DONE : PY_FAILED;
 }
 
@@ -347,7 +331,7 @@ static PyObject *window_subscript(struct py_window *w, PyObject *key)
 	out = py_new_array(w, s.ndim, s.shape);
 	if (!out)
 		return NULL;
-	if (selection_run(w, RMAEXT_GET, &s, out, NULL) != PY_DONE) {
+	if (selection_run(w, RMAEXT_GET, &s, out) != PY_DONE) {
 		Py_DECREF(out);
 		return NULL;
 	}
@@ -375,37 +359,46 @@ static bool selection_broadcast(const struct selection *s,
 	return true;
 }
 
-/* Writes what is short; any: or an array of its shape. */
+/* Writes by memory; any: or an array of its shape. */
 static enum py_outcome selection_put(struct py_window *w,
 				     const struct selection *s, PyObject *value,
 				     bool any)
 {
+	static const int64_t zeros[RMX_DIMS];
 	PyArrayObject *values = (PyArrayObject *)value;
-	int64_t locals[RMX_DIMS] = {0};
-	struct rmx_strides strides;
+	const bool array = PyArray_CheckExact(value);
+	const int64_t *steps = zeros; /* NULL: it is as it is */
+	int64_t locals[RMX_DIMS];
+	enum py_outcome done = PY_DECLINED;
+	struct rmx_layout own;
 	union py_cell cell;
-	char *from = cell.bytes;
 
-	if (PyArray_CheckExact(value)) {
-		if (!PyArray_EquivTypes(PyArray_DESCR(values), w->dtype) ||
-		    !selection_broadcast(s, values, locals))
+	if (!array) {
+		if (!py_pack(w, value, &cell))
 			return PY_DECLINED;
-		from = PyArray_BYTES(values);
-	} else if (!py_pack(w, value, &cell)) {
+	} else if (!PyArray_EquivTypes(PyArray_DESCR(values), w->dtype)) {
 		return PY_DECLINED;
+	} else if (PyArray_IS_C_CONTIGUOUS(values) &&
+		   selection_has_shape(s, values)) {
+		steps = NULL;
+	} else {
+		if (!selection_broadcast(s, values, locals))
+			return PY_DECLINED;
+		steps = locals;
 	}
-	if (!selection_is_short(w, s, locals, &strides, RMAEXT_WRITE))
-		return any && from != cell.bytes &&
-				       s->rank < w->it.window->count &&
-				       selection_has_shape(s, values)
-			       ? selection_run(w, RMAEXT_PUT, s, values, locals)
-			       : PY_DECLINED;
-	if (rmx_strides_overlap(&strides, selection_memory(w, s), from))
+	if (steps &&
+	    !rmx_layout_part(&own, w->it.unit, s->ndim, s->shape, steps))
 		return PY_DECLINED;
-	rmx_strides_copy(&strides, true, selection_memory(w, s), from);
-	selection_count(w, s, &strides, RMAEXT_DID_PUT);
-	py_count_turn();
-	return PY_DONE;
+	Py_INCREF(value); /* NumPy's resize() in another thread refuses then */
+	if (py_rank_is_direct(w, s->rank))
+		done = selection_move(w, true, s, steps ? &own : NULL,
+				      array ? PyArray_BYTES(values)
+					    : cell.bytes);
+	if (done == PY_DECLINED && any && array &&
+	    s->rank < w->it.window->count && selection_has_shape(s, values))
+		done = selection_run(w, RMAEXT_PUT, s, values);
+	Py_DECREF(value);
+	return done;
 }
 
 enum py_outcome py_put_part(struct py_window *w, int64_t rank, PyObject *key,
@@ -418,65 +411,24 @@ enum py_outcome py_put_part(struct py_window *w, int64_t rank, PyObject *key,
 		       : PY_DECLINED;
 }
 
-/* Room for a layout of one run. */
-struct one_run {
-	_Alignas(struct rmx_layout) char room[sizeof(struct rmx_layout) +
-					      sizeof(struct rmx_run)];
-};
-
-/* The layout of a selection; NULL: it has too many loops, or no elements. */
-static const struct rmx_layout *selection_layout(const struct py_window *w,
-						 const struct selection *s,
-						 struct one_run *to)
-{
-	const struct rmaext_part part = selection_part(w, s, NULL);
-	struct rmx_layout *l = (struct rmx_layout *)to->room;
-	struct rmx_strides strides;
-
-	if (!rmx_strides_make(&strides, &part) || !strides.runs ||
-	    strides.ndim > RMX_LAYOUT_LOOPS)
-		return NULL;
-	*l = (struct rmx_layout){
-		.basic = {w->it.type, w->it.unit, false},
-		.bytes = strides.run * strides.runs,
-		.high = (int64_t)strides.run,
-		.grain = w->it.unit, /* the shape's steps are whole elements */
-		.loops = (int)strides.ndim,
-		.runs = 1,
-	};
-	l->extent = (int64_t)l->bytes;
-	l->run[0] = (struct rmx_run){0, (int64_t)strides.run};
-	for (uint32_t k = 0; k < strides.ndim; k++) {
-		const struct rmx_dim *dim = &strides.dim[k];
-		const int64_t far = (int64_t)(dim->count - 1) * dim->step;
-
-		l->loop[strides.ndim - 1 - k] =
-			(struct rmx_turns){(int64_t)dim->count, dim->step};
-		*(far < 0 ? &l->low : &l->high) += far;
-	}
-	return l;
-}
-
 enum py_outcome py_update_part(struct py_window *w, int op, int64_t rank,
 			       PyObject *key, PyObject *value)
 {
 	PyArrayObject *values = (PyArrayObject *)value;
 	struct py_target there = {.rank = rank};
-	struct one_run room;
-	struct selection s;
 	struct py_part own = {0};
+	struct rmx_layout l;
+	struct selection s;
 
 	if (w->it.type < 0 || w->it.type >= RMAEXT_FLOAT_INT32 ||
 	    !py_is_plain(w, value) || !selection_make(w, rank, key, 0, &s) ||
-	    !selection_has_shape(&s, values))
+	    !selection_has_shape(&s, values) ||
+	    !selection_side(w, &s, &l, &there.part.side))
 		return PY_DECLINED;
-	there.part.side.layout = selection_layout(w, &s, &room);
-	if (!there.part.side.layout)
-		return PY_DECLINED;
+	l.grain = w->it.unit; /* the shape's steps are whole elements */
 	there.offset = s.offset;
-	there.part.count = there.part.side.count = 1;
-	there.part.side.bytes = there.part.side.layout->bytes;
-	there.part.basic = there.part.side.layout->basic;
+	there.part.count = 1;
+	there.part.basic = (struct rmx_basic){w->it.type, w->it.unit, false};
 	own.data = PyArray_BYTES(values);
 	own.basic = there.part.basic;
 	own.count = (uint64_t)PyArray_SIZE(values);

@@ -147,10 +147,10 @@ static PyObject *layout_copy(struct py_layout *self, PyObject *args)
 {
 	struct rmx_side side = {self->it, 1, self->it->bytes};
 	struct rmx_side row = {NULL, 1, self->it->bytes};
-	struct rmx_walk there, here;
 	unsigned long long address;
 	PyObject *piece;
 	Py_buffer view;
+	char *there;
 	int pack;
 
 	if (!PyArg_ParseTuple(args, "KOp:copy", &address, &piece, &pack) ||
@@ -163,12 +163,13 @@ static PyObject *layout_copy(struct py_layout *self, PyObject *args)
 				    "copy() takes as many bytes as the layout "
 				    "has");
 	}
+	there = (char *)(uintptr_t)address;
 	if (side.bytes) {
 		Py_BEGIN_ALLOW_THREADS
-		rmx_walk_start(&there, &side, (char *)(uintptr_t)address);
-		rmx_walk_start(&here, &row, view.buf);
-		rmx_walk_copy(pack ? &here : &there, pack ? &there : &here,
-			      side.bytes);
+		if (pack)
+			rmx_side_copy(&row, view.buf, &side, there);
+		else
+			rmx_side_copy(&side, there, &row, view.buf);
 		Py_END_ALLOW_THREADS
 	}
 	PyBuffer_Release(&view);
@@ -264,12 +265,15 @@ static PyObject *get_basic(struct py_layout *self, void *closure)
 static PyObject *get_loops(struct py_layout *self, void *closure)
 {
 	const struct rmx_layout *l = self->it;
+	struct rmx_turns loop[RMX_DIMS];
 	PyObject *pairs;
 
 	(void)closure;
 	if (l->runs != 1)
 		Py_RETURN_NONE;
-	pairs = pairs_new((uint64_t)l->loops, l->loop);
+	for (int k = 0; k < l->loops; k++) /* the outermost first */
+		loop[k] = l->loop[l->loops - 1 - k];
+	pairs = pairs_new((uint64_t)l->loops, loop);
 	return pairs ? Py_BuildValue("(LN)", (long long)l->run->len, pairs)
 		     : NULL;
 }

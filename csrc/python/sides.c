@@ -9,65 +9,46 @@
 #include "exec/guard.h"
 
 /* Is it memory here, with the right, and not past the ends of the window? */
-static bool target_is_near(const struct rmaext_window *w,
-			   const struct py_target *t, int access)
+static bool side_is_near(const struct rmaext_window *w, int64_t rank,
+			 uint64_t offset, const struct rmx_side *there,
+			 int access)
 {
-	int64_t low, high, first;
+	uint64_t first, len;
 
-	return t->rank < w->count &&
-	       rmx_target_of(w, t->rank)->route == RMAEXT_DIRECT &&
-	       rmx_side_span(&t->part.side, &low, &high) &&
-	       !__builtin_add_overflow(t->offset, low, &first) && first >= 0 &&
-	       rmx_passes(w, t->rank, (uint64_t)first, (uint64_t)(high - low),
-			  access);
+	return rank < w->count &&
+	       rmx_target_of(w, rank)->route == RMAEXT_DIRECT &&
+	       rmx_side_within(there, offset, &first, &len) &&
+	       rmx_passes(w, rank, first, len, access);
 }
 
-static char *target_memory(const struct rmaext_window *w,
-			   const struct py_target *t)
-{
-	return rmx_target_of(w, t->rank)->map + t->offset;
-}
-
-/* Are there bytes between the elements that only a layout tells? */
-static bool part_has_gaps(const struct py_part *p)
-{
-	return !p->layout && p->basic.gaps;
-}
-
-static void sides_copy(struct rmaext_window *w, bool put,
-		       const struct py_part *own, const struct py_target *t)
-{
-	struct rmx_walk here, there;
-
-	rmx_walk_start(&here, &own->side, own->data);
-	rmx_walk_start(&there, &t->part.side, target_memory(w, t));
-	rmx_walk_copy(put ? &there : &here, put ? &here : &there,
-		      own->side.bytes);
-}
-
-enum py_outcome py_move_sides(struct py_window *w, bool put,
-			      const struct py_part *own,
-			      const struct py_target *t)
+enum py_outcome py_move_sides(struct py_window *w, bool put, int64_t rank,
+			      uint64_t offset, const struct rmx_side *there,
+			      const struct rmx_side *own, char *data)
 {
 	struct rmaext_window *it = w->it.window;
-	const uint64_t bytes = own->side.bytes;
+	const uint64_t bytes = own->bytes;
+	const bool row = rmx_side_is_whole(there) && rmx_side_is_whole(own);
+	const bool brief = bytes <= (row ? PY_GIL_BYTES : PY_GIL_RUN_BYTES);
+	PyThreadState *thread = NULL;
+	char *at;
 
-	if (!bytes || part_has_gaps(own) || part_has_gaps(&t->part) ||
-	    !target_is_near(it, t, put ? RMAEXT_WRITE : RMAEXT_READ))
+	if (!side_is_near(it, rank, offset, there,
+			  put ? RMAEXT_WRITE : RMAEXT_READ) ||
+	    (!brief && rmx_window_enter(it, put ? "put" : "get")))
 		return PY_DECLINED;
-	if (bytes <= PY_GIL_RUN_BYTES) {
-		sides_copy(it, put, own, t);
-	} else {
-		if (rmx_window_enter(it, put ? "put" : "get"))
-			return PY_DECLINED;
-		Py_BEGIN_ALLOW_THREADS
-		sides_copy(it, put, own, t);
-		Py_END_ALLOW_THREADS
-	}
-	rmx_count_direct(&it->tally, t->rank,
-			 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, t->offset,
-			 bytes, true);
-	if (bytes > PY_GIL_RUN_BYTES) /* whoever is inside counts */
+	at = rmx_target_of(it, rank)->map + offset;
+	if (!brief)
+		thread = PyEval_SaveThread();
+	if (put)
+		rmx_side_copy(there, at, own, data);
+	else
+		rmx_side_copy(own, data, there, at);
+	if (!brief)
+		PyEval_RestoreThread(thread);
+	rmx_count_direct(&it->tally, rank,
+			 put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, offset, bytes,
+			 true);
+	if (!brief) /* whoever is inside counts */
 		rmx_window_leave(it);
 	py_count_turn();
 	return PY_DONE;
@@ -172,11 +153,13 @@ enum py_outcome py_update_sides(struct py_window *w, int op,
 
 	if (!bytes || origin->basic.gaps || !rmx_update_valid(op, type) ||
 	    op == RMAEXT_CSWAP ||
-	    !target_is_near(it, t, rmx_update_access(op, result)) ||
+	    !side_is_near(it, t->rank, t->offset, &t->part.side,
+			  rmx_update_access(op, result)) ||
 	    !rmx_update_is_local(it, t->rank) || !is_aligned(it, t, type) ||
 	    (rmx_wide(type) && !rmx_control_block_of(it, t->rank)))
 		return PY_DECLINED;
-	rmx_walk_start(&rows.memory, &t->part.side, target_memory(it, t));
+	rmx_walk_start(&rows.memory, &t->part.side,
+		       rmx_target_of(it, t->rank)->map + t->offset);
 	rmx_walk_start(&rows.operand, &origin->side, origin->data);
 	if (result)
 		rmx_walk_start(&rows.result, &result->side, result->data);

@@ -34,11 +34,12 @@ struct py_target {
 
 /*
  * sides.c: operations by memory on elements that lie anywhere at either
- * side, as many bytes on each. Long ones release the GIL.
+ * side, as many bytes on each. Long ones release the GIL; the caller keeps
+ * `own`, which is at `data`, alive.
  */
-enum py_outcome py_move_sides(struct py_window *w, bool put,
-			      const struct py_part *own,
-			      const struct py_target *t);
+enum py_outcome py_move_sides(struct py_window *w, bool put, int64_t rank,
+			      uint64_t offset, const struct rmx_side *there,
+			      const struct rmx_side *own, char *data);
 /* result: NULL, or elements for what there was */
 enum py_outcome py_update_sides(struct py_window *w, int op,
 				const struct py_part *origin,

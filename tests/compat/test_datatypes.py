@@ -155,6 +155,17 @@ def test_mixed():
     two.Free()
 
 
+def test_loops_outermost_first():
+    """Loops are told as nested loops are written."""
+    inner = MPI.INT.Create_vector(3, 1, 2)
+    outer = inner.Create_hvector(5, 1, 100)
+    run, turns = layout_of(outer).loops
+    assert run == 4
+    assert turns.tolist() == [[5, 100], [3, 8]]
+    outer.Free()
+    inner.Free()
+
+
 def test_many_elements_take_no_memory():
     """A regular datatype is not spread out, however many elements there are."""
     vector = MPI.DOUBLE.Create_vector(1 << 20, 1, 2)

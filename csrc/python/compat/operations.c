@@ -12,6 +12,12 @@ static enum py_outcome outcome_of(enum py_outcome done)
 	return done == PY_DECLINED && PyErr_Occurred() ? PY_FAILED : done;
 }
 
+/* Are there bytes between the elements that only a layout tells? */
+static bool part_has_gaps(const struct py_part *p)
+{
+	return !p->layout && p->basic.gaps;
+}
+
 enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
 			    PyObject *buffer, PyObject *rank, PyObject *target,
 			    bool put)
@@ -22,11 +28,13 @@ enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
 
 	if (!py_part_take(&p, buffer, !put) ||
 	    !py_target_take(w, units, rank, target, &p, &t) ||
-	    p.side.bytes != t.part.side.bytes)
+	    p.side.bytes != t.part.side.bytes || part_has_gaps(&p) ||
+	    part_has_gaps(&t.part))
 		; /* Python does it */
 	else if (p.layout || t.part.layout)
-		done = py_move_sides(w, put, &p, &t);
-	else if (!p.basic.gaps && !t.part.basic.gaps)
+		done = py_move_sides(w, put, t.rank, t.offset, &t.part.side,
+				     &p.side, p.data);
+	else
 		done = py_move(w, put, p.owner, p.data, p.side.bytes, t.rank,
 			       t.offset);
 	py_part_drop(&p);

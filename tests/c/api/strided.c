@@ -475,34 +475,34 @@ static void refused(void)
 /* What a stranger says of loops. */
 static void strange_loops(void)
 {
-	const struct rmx_strides good = {.ndim = 2,
-					 .dim = {{3, 16, 0}, {4, -8, 0}}};
-	uint64_t words[3 + 2 * 16], start = 0;
-	struct rmx_strides s;
+	const struct rmx_layout good = {.loops = 2, .loop = {{3, 16}, {4, -8}}};
+	uint64_t words[3 + 2 * 16], first = 0, start = 0;
+	struct rmx_layout l;
 
 	EQUAL(rmx_loops_bytes(&good), 56);
 	rmx_loops_pack(&good, 100, 5, words);
-	CHECK(rmx_loops_unpack(&s, words, 56, &start));
+	CHECK(rmx_loops_unpack(&l, words, 56, &first, &start));
 	EQUAL(start, 5);
-	EQUAL(s.first, 100);
+	EQUAL(first, 100);
 	for (uint64_t i = 0; i < 12; i++)
-		EQUAL(rmx_strides_at(&s, i), rmx_strides_at(&good, i));
-	CHECK(!rmx_loops_unpack(&s, words, 55, &start));
-	CHECK(!rmx_loops_unpack(&s, words, 0, &start));
+		EQUAL(rmx_part_at(&l, i), rmx_part_at(&good, i));
+	CHECK(!rmx_loops_unpack(&l, words, 55, &first, &start));
+	CHECK(!rmx_loops_unpack(&l, words, 0, &first, &start));
 	for (uint64_t loops = 0; loops < 200; loops++) {
 		words[0] = loops;
 		memset(words + 3, 1, sizeof(words) - 24);
-		EQUAL(rmx_loops_unpack(&s, words, sizeof(words), &start),
+		EQUAL(rmx_loops_unpack(&l, words, sizeof(words), &first,
+				       &start),
 		      loops && loops <= 16);
 	}
 	words[0] = 2;
 	words[5] = 0; /* turns of a loop */
-	CHECK(!rmx_loops_unpack(&s, words, 56, &start));
+	CHECK(!rmx_loops_unpack(&l, words, 56, &first, &start));
 	memset(words, 0xff, sizeof(words));
-	CHECK(!rmx_loops_unpack(&s, words, sizeof(words), &start));
+	CHECK(!rmx_loops_unpack(&l, words, sizeof(words), &first, &start));
 	words[0] = 16;
-	CHECK(rmx_loops_unpack(&s, words, sizeof(words), &start));
-	rmx_strides_at(&s, start); /* some number */
+	CHECK(rmx_loops_unpack(&l, words, sizeof(words), &first, &start));
+	rmx_part_at(&l, start); /* some number */
 }
 
 const struct test tests[] = {

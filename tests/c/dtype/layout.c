@@ -185,7 +185,7 @@ static void copies(void)
 			(int64_t[]){-500, 400, 0, -200}, &why);
 		const struct rmx_side sides[2] = {{here, 3, 3 * here->bytes},
 						  {there, 3, 3 * there->bytes}};
-		struct rmx_walk x, y;
+		struct rmx_walk x;
 
 		EQUAL(here->bytes, there->bytes);
 		here->extent = 400 + dice(&seed) % 100;
@@ -206,13 +206,63 @@ static void copies(void)
 		memset(want, 0, sizeof(want));
 		for (uint64_t i = 0; i < a.count; i++)
 			want[MIDDLE + b.place[i]] = from[MIDDLE + a.place[i]];
-		rmx_walk_start(&x, &sides[0], from + MIDDLE);
-		rmx_walk_start(&y, &sides[1], to + MIDDLE);
-		rmx_walk_copy(&y, &x, sides[0].bytes);
+		rmx_side_copy(&sides[1], to + MIDDLE, &sides[0], from + MIDDLE);
 		CHECK(!memcmp(to, want, sizeof(to)));
 		free(one);
 		free(here);
 		free(there);
+	}
+}
+
+/* Parts of arrays, with any steps on both sides: a side may be one element. */
+static void parts(void)
+{
+	enum { DIMS = 4, ROOM = 1 << 17, MIDDLE = ROOM / 2 };
+	static const uint64_t units[] = {1, 2, 3, 4, 8, 12, 16, 40};
+	static char from[ROOM], to[ROOM], want[ROOM];
+	uint32_t seed = 9;
+
+	for (int i = 0; i < ROOM; i++)
+		from[i] = (char)dice(&seed);
+	for (int round = 0; round < 1000; round++) {
+		const uint64_t unit = units[dice(&seed) % COUNT(units)];
+		const int ndim = (int)(dice(&seed) % (DIMS + 1));
+		int64_t shape[DIMS], steps[2][DIMS], n[DIMS] = {0};
+		struct rmx_side side[2];
+		struct rmx_layout l[2];
+		int64_t next[2] = {(int64_t)unit, (int64_t)unit};
+		int k;
+
+		for (k = ndim - 1; k >= 0; k--) {
+			shape[k] = 1 + dice(&seed) % 3;
+			for (int j = 0; j < 2; j++) {
+				steps[j][k] =
+					next[j] * (dice(&seed) % 4 ? 1 : 2);
+				next[j] = steps[j][k] * shape[k];
+				if (dice(&seed) % 4 == 0)
+					steps[j][k] = j ? -steps[j][k] : 0;
+			}
+		}
+		for (int j = 0; j < 2; j++) {
+			CHECK(rmx_layout_part(&l[j], unit, ndim, shape,
+					      steps[j]));
+			side[j] = (struct rmx_side){&l[j], 1, l[j].bytes};
+			CHECK(rmx_part_at(&l[j], 0) == 0);
+		}
+		memset(to, 0, sizeof(to));
+		memset(want, 0, sizeof(want));
+		do {
+			int64_t at[2] = {MIDDLE, MIDDLE};
+
+			for (k = 0; k < ndim; k++)
+				for (int j = 0; j < 2; j++)
+					at[j] += n[k] * steps[j][k];
+			memcpy(want + at[1], from + at[0], unit);
+			for (k = ndim - 1; k >= 0 && ++n[k] == shape[k]; k--)
+				n[k] = 0;
+		} while (k >= 0);
+		rmx_side_copy(&side[1], to + MIDDLE, &side[0], from + MIDDLE);
+		CHECK(!memcmp(to, want, sizeof(to)));
 	}
 }
 
@@ -249,28 +299,31 @@ static void too_large(void)
 	free(l);
 }
 
-/* More loops than there is room for are written out. */
+/* There is room for as many loops as 63 bits count the bytes of. */
 static void many_loops(void)
 {
 	struct rmx_layout *l, *next;
-	int why = 0;
+	int why = 0, depth = 0;
 
 	l = rmx_layout_new(&(struct rmx_run){0, 1}, 1,
 			   (struct rmx_basic){0, 1, false}, 1, &why);
-	for (int depth = 0; depth < RMX_LAYOUT_LOOPS + 4; depth++) {
-		next = rmx_layout_loop(l, 2, 3 * l->high, &why);
-		CHECK(next);
-		EQUAL(next->bytes, 2 * l->bytes);
-		CHECK(next->loops <= RMX_LAYOUT_LOOPS);
+	for (;; depth++) {
+		next = rmx_layout_loop(l, 2, l->high + depth % 2, &why);
 		free(l);
 		l = next;
+		if (!l)
+			break;
+		EQUAL(l->bytes, UINT64_C(2) << depth);
 	}
-	free(l);
+	EQUAL(why, -FI_EOVERFLOW);
+	/* the steps add bytes in between, and so reach the end before */
+	CHECK(depth > 60);
 }
 
 const struct test tests[] = {
 	{.name = "nested", .run = nested},
 	{.name = "copies", .run = copies},
+	{.name = "parts", .run = parts},
 	{.name = "too_large", .run = too_large},
 	{.name = "many_loops", .run = many_loops},
 	{0},

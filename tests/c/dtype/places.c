@@ -46,20 +46,19 @@ static void read_message(struct reader *r, const struct rmx_some *some,
 {
 	const struct rmx_places *p = r->places;
 	const size_t width = p->width / p->unit * some->unit;
-	struct rmx_strides loops;
-	uint64_t start, offset;
+	struct rmx_layout loops;
+	uint64_t first, start, offset;
 	size_t told = some->count * sizeof(offset);
 
 	if (rmx_places_form(p, ROOM) == RMX_LOOPS) {
-		CHECK(rmx_loops_unpack(&loops, data, len, &start));
+		CHECK(rmx_loops_unpack(&loops, data, len, &first, &start));
 		told = rmx_loops_bytes(&loops);
 	}
 	EQUAL(len, told + (p->values ? some->count * width : 0));
 	for (uint64_t i = 0; i < some->count; i++) {
 		memcpy(&offset, data + i * sizeof(offset), sizeof(offset));
 		if (rmx_places_form(p, ROOM) == RMX_LOOPS)
-			offset =
-				loops.first + rmx_strides_at(&loops, start + i);
+			offset = first + rmx_part_at(&loops, start + i);
 		expect(r, offset, some->unit, data + told + i * width);
 	}
 }
@@ -140,25 +139,26 @@ static void loops(void)
 
 	for (int round = 0; round < 2000; round++) {
 		const uint64_t unit = 1 + dice(&seed) % 1200;
-		struct rmx_strides s = {.run = unit, .runs = 1};
+		struct rmx_layout l;
 		struct rmx_places p = {
 			.unit = unit,
 			.width = unit,
+			.count = 1,
 			.first = 1 << 20,
-			.strides = &s,
+			.loops = &l,
 			.values = values,
 			.value_step = unit,
 		};
 
-		s.ndim = 1 + dice(&seed) % (dice(&seed) % 10 ? 3 : 20);
-		for (uint32_t d = 0; d < s.ndim; d++) {
+		l.loops = 1 + (int)(dice(&seed) % (dice(&seed) % 10 ? 3 : 20));
+		for (int d = 0; d < l.loops; d++) {
 			const uint64_t turns = d < 3 ? 1 + dice(&seed) % 7 : 1;
 
-			s.dim[d] = (struct rmx_dim){
-				turns, (int64_t)(dice(&seed) % 999) - 499, 0};
-			s.runs *= turns;
+			l.loop[d] = (struct rmx_turns){
+				(int64_t)turns,
+				(int64_t)(dice(&seed) % 999) - 499};
+			p.count *= turns;
 		}
-		p.count = s.runs;
 		if (dice(&seed) % 2) {
 			p.values = NULL;
 			p.results = results;
