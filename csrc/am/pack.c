@@ -94,7 +94,7 @@ static size_t elements_append(struct rmx_send_buffer *buffer, size_t end,
 		op->places,
 		RMX_MESSAGE - sizeof(struct rmx_item) - RMX_ALIGNED(end));
 	const struct rmx_item item =
-		item_of(op, some.form, some.count, some.unit);
+		item_of(op, some.form, some.count, op->places->unit);
 	char *at = item_begin(buffer, end, &item);
 
 	buffer->some = some;
@@ -103,8 +103,8 @@ static size_t elements_append(struct rmx_send_buffer *buffer, size_t end,
 }
 
 /*
- * The next piece of ranges, with room in a message; *i and *part move on. This
- * is inlined, as short ranges are many.
+ * The next piece of places that are rows, with room in a message; *i and *part
+ * move on. This is inlined, as short ranges are many.
  */
 __attribute__((always_inline)) static inline struct rmx_piece
 piece_next(const struct rmx_places *p, uint64_t *i, uint64_t *part)
@@ -132,8 +132,8 @@ piece_next(const struct rmx_places *p, uint64_t *i, uint64_t *part)
  * yet, as there is room for. The last of all notifies: it is carried out after
  * the others.
  */
-static size_t ranges_append(struct rmx_send_buffer *buffer, size_t end,
-			    const struct rmx_op *op)
+static size_t rows_append(struct rmx_send_buffer *buffer, size_t end,
+			  const struct rmx_op *op)
 {
 	const struct rmx_places *p = op->places;
 	struct rmx_some some = {
@@ -141,6 +141,7 @@ static size_t ranges_append(struct rmx_send_buffer *buffer, size_t end,
 		.part = p->part,
 		.next = p->next,
 		.next_part = p->part,
+		.form = RMX_ROW,
 	};
 
 	while (some.next < p->count) {
@@ -167,8 +168,9 @@ static size_t op_append(struct rmx_send_buffer *buffer, size_t end,
 				      op->operand, op->local};
 
 	if (op->places)
-		return op->places->starts ? ranges_append(buffer, end, op)
-					  : elements_append(buffer, end, op);
+		return rmx_places_form(op->places, RMX_PIECE_MOST) == RMX_ROW
+			       ? rows_append(buffer, end, op)
+			       : elements_append(buffer, end, op);
 	op->results_at = (uint32_t)RMX_ALIGNED(buffer->results);
 	return row_append(buffer, end, op, &all, rmx_op_notifies(op));
 }
@@ -316,7 +318,7 @@ void rmx_unpack(const struct rmx_send_buffer *buffer, const char *results)
 
 	if (buffer->bulk)
 		memcpy(op->local + buffer->some.part, results, buffer->results);
-	else if (buffer->shared && op->places->starts)
+	else if (buffer->shared && buffer->some.form == RMX_ROW)
 		pieces_unpack(buffer, results);
 	else if (buffer->shared)
 		rmx_places_unpack(op->places, &buffer->some, results);

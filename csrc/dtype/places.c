@@ -2,8 +2,8 @@
 /*
  * The walk over the places of an operation, as messages tell them: elements go
  * as a list of offsets, or as loops (of dtype/layout.h) if these are few; then
- * come their values, in the same order, without gaps. An element that is too
- * long for a message goes in parts, each alone in its message.
+ * come their values, in the same order, without gaps. Elements that are too
+ * long for that are rows, as ranges are, see am/pack.c.
  */
 #include "dtype/places.h"
 
@@ -57,33 +57,22 @@ enum rmx_form rmx_places_form(const struct rmx_places *p, size_t room)
 {
 	const size_t loops = p->loops ? rmx_loops_bytes(p->loops) : 0;
 
-	if (p->starts)
-		return RMX_ROW;
-	return loops && loops + p->unit <= room ? RMX_LOOPS : RMX_ELEMENTS;
+	if (!p->starts && loops && loops + p->unit <= room)
+		return RMX_LOOPS;
+	return p->starts || sizeof(uint64_t) + p->unit > room ? RMX_ROW
+							      : RMX_ELEMENTS;
 }
 
 struct rmx_some rmx_places_some(const struct rmx_places *p, size_t room)
 {
 	struct rmx_some some = {
 		.first = p->next,
-		.part = p->part,
-		.count = 1,
-		.unit = (uint32_t)p->unit,
 		.form = rmx_places_form(p, room),
 	};
-	const size_t longest = room - sizeof(uint64_t);
 	uint64_t most = room / (sizeof(uint64_t) + p->width);
 
-	if (some.form == RMX_LOOPS) {
+	if (some.form == RMX_LOOPS)
 		most = (room - rmx_loops_bytes(p->loops)) / p->unit;
-	} else if (p->unit > longest) {
-		some.unit = (uint32_t)(p->unit - p->part < longest
-					       ? p->unit - p->part
-					       : longest);
-		some.next_part = (p->part + some.unit) % p->unit;
-		some.next = p->next + !some.next_part;
-		return some;
-	}
 	if (most > UINT16_MAX)
 		most = UINT16_MAX;
 	some.count = (uint32_t)(p->count - p->next < most ? p->count - p->next
@@ -95,9 +84,9 @@ struct rmx_some rmx_places_some(const struct rmx_places *p, size_t room)
 static size_t places_pack_values(const struct rmx_places *p,
 				 const struct rmx_some *some, char *to)
 {
-	const size_t width = p->width / p->unit * some->unit;
+	const size_t width = p->width;
 
-	if (!p->order && p->value_step == p->width && some->unit == p->unit) {
+	if (!p->order && p->value_step == width) {
 		memcpy(to, p->values + rmx_place_number(p, some->first) * width,
 		       some->count * width);
 		return some->count * width;
@@ -105,8 +94,7 @@ static size_t places_pack_values(const struct rmx_places *p,
 	for (uint64_t i = 0; i < some->count; i++) {
 		const uint64_t n = rmx_place_number(p, some->first + i);
 
-		memcpy(to + i * width,
-		       p->values + n * p->value_step + some->part, width);
+		memcpy(to + i * width, p->values + n * p->value_step, width);
 	}
 	return some->count * width;
 }
@@ -123,8 +111,7 @@ size_t rmx_places_pack(const struct rmx_places *p, const struct rmx_some *some,
 	} else {
 		for (uint64_t i = 0; i < some->count; i++) {
 			const uint64_t offset =
-				rmx_place_at(p, some->first + i).offset +
-				some->part;
+				rmx_place_at(p, some->first + i).offset;
 
 			memcpy(at, &offset, sizeof(offset));
 			at += sizeof(offset);
@@ -138,7 +125,7 @@ size_t rmx_places_pack(const struct rmx_places *p, const struct rmx_some *some,
 void rmx_places_unpack(const struct rmx_places *p, const struct rmx_some *some,
 		       const char *from)
 {
-	if (!p->order && some->unit == p->unit) {
+	if (!p->order) {
 		memcpy(p->results + rmx_place_number(p, some->first) * p->unit,
 		       from, some->count * p->unit);
 		return;
@@ -146,7 +133,6 @@ void rmx_places_unpack(const struct rmx_places *p, const struct rmx_some *some,
 	for (uint64_t i = 0; i < some->count; i++) {
 		const uint64_t n = rmx_place_number(p, some->first + i);
 
-		memcpy(p->results + n * p->unit + some->part,
-		       from + i * some->unit, some->unit);
+		memcpy(p->results + n * p->unit, from + i * p->unit, p->unit);
 	}
 }

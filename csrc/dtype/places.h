@@ -9,8 +9,8 @@
 #include "dtype/layout.h"
 
 /*
- * How the places of an item of a message are told, see am/message.h. Ranges are
- * a row each.
+ * How the places of an item of a message are told, see am/message.h. Ranges,
+ * and long elements, are a row each.
  */
 enum rmx_form { RMX_ROW = 1, RMX_ELEMENTS = 2, RMX_LOOPS = 3 };
 
@@ -55,14 +55,13 @@ struct rmx_places {
 };
 
 /*
- * What goes into one message: elements, or, of a long one, `unit` bytes; or
- * ranges, the first of which may be the rest of one, and the last a part.
+ * What goes into one message: elements; or rows, the first of which may be the
+ * rest of one, and the last a part.
  */
 struct rmx_some {
 	uint64_t first, part;
 	uint64_t next, next_part; /* what comes after them */
 	uint32_t count;
-	uint32_t unit; /* bytes of each, of elements */
 	enum rmx_form form;
 };
 
@@ -132,7 +131,9 @@ bool rmx_loops_unpack(struct rmx_layout *part, const void *buf, size_t len,
 /* How places are told in messages of `room` bytes. */
 enum rmx_form rmx_places_form(const struct rmx_places *places, size_t room);
 
-/* Returns which elements go next into a message of `room` bytes; some are left.
+/*
+ * Returns which elements go next into a message of `room` bytes; some are left,
+ * which are no rows.
  */
 struct rmx_some rmx_places_some(const struct rmx_places *places, size_t room);
 
