@@ -40,6 +40,15 @@ int rmx_by_stream(struct rmaext_window *window, const struct rmaext_call *call,
 		  struct rmaext_op **op_p);
 
 /*
+ * put_get.c: carries out a put or get that was checked, if it is by memory, and
+ * counts it as `kind` at `place`; *ret_p is what came of it. False: it is to go
+ * by the network, and nothing was done that is not done again.
+ */
+bool rmx_move_by_memory(struct rmaext_window *window,
+			const struct rmaext_call *call, unsigned int kind,
+			uint64_t place, int *ret_p);
+
+/*
  * notify.c: a put with a notification by message, with a copy of the data, so
  * that it never waits. The caller has checked the place, and may be any thread
  * that holds no lock. -FI_EAGAIN: too much waits for that rank, nothing was

@@ -17,49 +17,32 @@ static int slot_check(const char *call, int64_t rank, int slot)
 static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 			struct rmaext_op **op_p)
 {
-	const uint64_t offset = c->offset, len = c->count;
-	const int64_t rank = c->rank;
+	const struct rmaext_call only = {
+		.kind = RMAEXT_PUT,
+		.notify = c->notify,
+		.rank = c->rank,
+	};
 	const int slot = c->notify - 1;
-	const bool mapped = rmx_control_block_of(w, rank);
+	const bool mapped = rmx_control_block_of(w, c->rank);
 	/* for the record: else the notification is another operation */
 	const unsigned int kind = mapped ? RMAEXT_DID_NOTIFY : RMAEXT_DID_PUT;
-	const uint64_t at = mapped ? (uint64_t)slot : offset;
-	struct rmx_target *t = rmx_target_of(w, rank);
 	struct rmx_op *op;
 	int ret = 0;
 
-	if (t->route == RMAEXT_FABRIC ||
-	    (t->route == RMAEXT_CMA && !rmx_copies(t)) ||
-	    (t->route == RMAEXT_IPC && !rmx_device_of(w, rank))) {
-		if (len <= RMX_COPY_MAX || w->root->attached)
+	if ((mapped || c->count) &&
+	    !rmx_move_by_memory(w, c, kind, mapped ? (uint64_t)slot : c->offset,
+				&ret)) {
+		if (rmx_device_of(w, c->rank))
+			return rmx_by_stream(w, c, op_p);
+		if (c->count <= RMX_COPY_MAX || w->root->attached)
 			return rmx_message_put(w, c, op_p);
 		ret = rmx_move_new(w, c, &op);
 		return ret ? ret : rmx_op_run(op, op_p);
 	}
-	if (t->route == RMAEXT_IPC)
-		return rmx_by_stream(w, c, op_p);
-	if (t->route == RMAEXT_DIRECT) {
-		rmx_copy(t->map + offset, c->operand, len);
-		if (mapped || len)
-			rmx_count_direct(&w->tally, rank, kind, at, len, false);
-	} else {
-		ret = rmx_target_write(t, rank, offset, c->operand, len);
-		/* refused: by message */
-		if (ret && !rmx_copies(t))
-			return notified_put(w, c, op_p);
-		if (mapped || len)
-			rmx_count_copy(&w->tally, rank, kind, t->route, at, len,
-				       ret);
-	}
-	if (!ret && !mapped)
-		return rmx_message_put(w,
-				       &(struct rmaext_call){
-					       .kind = RMAEXT_PUT,
-					       .notify = c->notify,
-					       .rank = rank,
-				       },
-				       op_p);
-	return ret ? ret : rmx_notify_of(w, rank, slot);
+	if (ret)
+		return ret;
+	return mapped ? rmx_notify_of(w, c->rank, slot)
+		      : rmx_message_put(w, &only, op_p);
 }
 
 int rmx_notify_start(struct rmaext_window *w, const struct rmaext_call *c,

@@ -8,26 +8,18 @@
 #include <errno.h>
 #include <string.h>
 
-/*
- * Carries it out, if it is by memory, or wrong. False: the fabric is the route.
- */
-static bool move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
-			   struct rmaext_op **op_p, int *ret_p)
+bool rmx_move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
+			unsigned int kind, uint64_t place, int *ret_p)
 {
 	const bool put = c->kind == RMAEXT_PUT;
-	const unsigned int kind = put ? RMAEXT_DID_PUT : RMAEXT_DID_GET;
 	const uint64_t offset = c->offset, len = c->count;
 	const int64_t rank = c->rank;
-	struct rmx_target *t;
+	struct rmx_target *t = rmx_target_of(w, rank);
 
-	*ret_p = rmx_check(w, put ? "put" : "get", rank, offset, len,
-			   put ? RMAEXT_WRITE : RMAEXT_READ);
-	if (*ret_p || !len)
-		return true;
-	t = rmx_target_of(w, rank);
+	*ret_p = 0;
 	switch (t->route) {
 	case RMAEXT_DIRECT:
-		rmx_count_direct(&w->tally, rank, kind, offset, len, false);
+		rmx_count_direct(&w->tally, rank, kind, place, len, false);
 		if (put)
 			rmx_copy(t->map + offset, c->operand, len);
 		else
@@ -41,16 +33,12 @@ static bool move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
 			    : rmx_target_read(t, rank, offset, c->result, len);
 		if (*ret_p && !rmx_copies(t))
 			return false;
-		rmx_count_copy(&w->tally, rank, kind, t->route, offset, len,
-			       *ret_p);
-		return true;
-	case RMAEXT_IPC:
-		if (!rmx_device_of(w, rank))
-			return false;
-		*ret_p = rmx_by_stream(w, c, op_p);
-		return true;
+		break;
+	default:
+		return false;
 	}
-	return false;
+	rmx_count_copy(&w->tally, rank, kind, t->route, place, len, *ret_p);
+	return true;
 }
 
 /* The network writes it; a short put is a copy, for which nobody waits. */
@@ -97,10 +85,15 @@ int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
 		   struct rmaext_op **op_p)
 {
 	struct rmx_op *op;
-	int ret;
+	int ret = rmx_check(w, rmx_call_name(c), c->rank, c->offset, c->count,
+			    c->kind == RMAEXT_PUT ? RMAEXT_WRITE : RMAEXT_READ);
 
-	if (move_by_memory(w, c, op_p, &ret))
+	if (ret || !c->count ||
+	    rmx_move_by_memory(w, c, rmx_counted_as(c->kind, false), c->offset,
+			       &ret))
 		return ret;
+	if (rmx_device_of(w, c->rank))
+		return rmx_by_stream(w, c, op_p);
 	if (c->kind == RMAEXT_PUT && !c->ended)
 		return put_start(w, c, op_p);
 	ret = rmx_move_new(w, c, &op);
