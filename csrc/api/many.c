@@ -17,14 +17,6 @@
 
 #define PORTION_BYTES ((uint64_t)8 << 20) /* bytes of a block, about */
 
-/* Returns the name of the operation, for error records. */
-static const char *many_name(const struct rmx_many *b)
-{
-	if (!b->is_part)
-		return rmx_many_name(b);
-	return b->kind == RMAEXT_PUT ? "put" : "get";
-}
-
 /* -- block by block */
 
 /* Does the elements by memory of a block that has others too. */
@@ -257,7 +249,7 @@ static int many_failed(const struct rmx_many *b)
 	for (size_t k = 0; k < sizeof(own) / sizeof(*own); k++)
 		if (!strcmp(record.call, own[k]))
 			snprintf(record.call, sizeof(record.call), "%s",
-				 many_name(b));
+				 b->name);
 	return rmx_fail_record(&record);
 }
 
@@ -330,7 +322,7 @@ static struct rmx_many *many_copy(const struct rmx_many *from, uint64_t most)
 static int many_wait(struct rmaext_op *owned, int64_t slice)
 {
 	struct rmx_many *b = (struct rmx_many *)owned;
-	int ret = rmx_window_enter(b->window, many_name(b));
+	int ret = rmx_window_enter(b->window, b->name);
 
 	if (ret)
 		return ret;
@@ -422,6 +414,7 @@ int rmx_many_copy(struct rmaext_window *w, const struct rmaext_call *c,
 	*b = (struct rmx_many){
 		.window = w,
 		.fabric = w->fabric,
+		.name = rmx_call_name(c),
 		.kind = c->kind,
 		.unit = places->unit,
 		.count = places->count,
@@ -450,6 +443,7 @@ static struct rmx_many many_make(struct rmaext_window *w,
 	return (struct rmx_many){
 		.window = w,
 		.fabric = w->fabric,
+		.name = rmx_kind_name(c->kind, c->op, c->results),
 		.kind = c->kind,
 		.op = update ? c->op : 0,
 		.type = update ? c->type : 0,

@@ -12,7 +12,7 @@
 /* Records that no window has such a range. */
 static int range_refuse(const struct rmx_many *b, uint64_t i)
 {
-	return rmx_fail(-ERANGE, rmx_rank_at(b, i), rmx_many_name(b),
+	return rmx_fail(-ERANGE, rmx_rank_at(b, i), b->name,
 			"offset or count is negative, or too large for any "
 			"window");
 }
@@ -22,7 +22,7 @@ static int many_check_route(const struct rmx_many *b, int64_t rank)
 {
 	const struct rmaext_window *w = b->window;
 	const struct rmx_target *t = rmx_target_of(w, rank);
-	const char *call = rmx_many_name(b);
+	const char *call = b->name;
 
 	if (!rmx_many_aligned(b, t))
 		return rmx_fail(-FI_EFAULT, rank, call,
@@ -43,7 +43,7 @@ static int many_check_one(const struct rmx_many *b, uint64_t i)
 {
 	const uint64_t offset = rmx_offset_at(b, i);
 	const int64_t rank = rmx_rank_at(b, i);
-	const char *call = rmx_many_name(b);
+	const char *call = b->name;
 	int ret;
 
 	if (offset >= b->limit)
@@ -71,7 +71,7 @@ static int many_check_notify(const struct rmx_many *b)
 {
 	if (b->notify < 0 || !(b->routes & ~(1u << RMAEXT_FABRIC)))
 		return 0;
-	return rmx_fail(-FI_EINVAL, rmx_rank_at(b, 0), rmx_many_name(b),
+	return rmx_fail(-FI_EINVAL, rmx_rank_at(b, 0), b->name,
 			"that rank is reached by memory: put, then notify");
 }
 
@@ -132,7 +132,7 @@ static int starts_read(struct rmx_many *b, const struct rmaext_places_call *c,
 	b->starts = starts;
 	if (at == c->elements)
 		return 0;
-	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_many_name(b),
+	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, b->name,
 			"the array of counts changed during the call");
 }
 

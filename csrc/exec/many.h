@@ -36,6 +36,7 @@ struct rmx_many {
 	struct rmaext_op owned;
 	struct rmaext_window *window;
 	struct rmaext_fabric *fabric; /* the struct stays when it is closed */
+	const char *name;	      /* of the operation, for error records */
 	int kind, op, type, access;
 	size_t unit;
 	size_t width; /* bytes of a value: unit, or with CSWAP twice that */
@@ -83,11 +84,6 @@ static inline const char *rmx_kind_name(int kind, int op, bool fetch)
 	if (kind == RMAEXT_UPDATE)
 		return fetch ? "fetch_op_many" : "accumulate_many";
 	return kind == RMAEXT_PUT ? "put_many" : "get_many";
-}
-
-static inline const char *rmx_many_name(const struct rmx_many *b)
-{
-	return rmx_kind_name(b->kind, b->op, b->results);
 }
 
 /*
@@ -151,7 +147,7 @@ static inline struct rmx_target *rmx_place(const struct rmx_many *b,
 /* Records that an array has changed since it was checked; -FI_EINVAL. */
 static inline int rmx_changed(const struct rmx_many *b)
 {
-	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, rmx_many_name(b),
+	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, b->name,
 			"the arrays of ranks or offsets changed during the "
 			"call");
 }
@@ -188,17 +184,6 @@ bool rmx_direct_all(const struct rmx_many *many, int *ret_p, uint64_t *done_p);
  * not free, that of many->busy; call it again.
  */
 int rmx_direct_portion(struct rmx_many *many, uint64_t end);
-
-/* -- many_cells.c */
-
-/*
- * Carry out the elements from many->at, or `start`, up to `end`, all of which
- * are for this CPU. update moves many->at, and returns as rmx_direct_portion()
- * does; move, of puts and gets, returns 0 or an error with a record.
- */
-int rmx_cells_update_each(struct rmx_many *many, uint64_t end);
-int rmx_cells_move_each(const struct rmx_many *many, uint64_t start,
-			uint64_t end);
 
 /* -- many_per_target.c */
 

@@ -246,18 +246,39 @@ many_each(const struct rmx_many *b, const struct parts *p, uint64_t start,
 	return many_loop(b, p, start, end, unit, operation, UNEVEN);
 }
 
-/* For units, types and operations that have no loop of their own. */
+/*
+ * Element i, of that rank, which may be any; or NULL, if it is not in the
+ * window. The caller has read the rank, which another thread may have changed.
+ */
+static void *many_find(const struct rmx_many *b, int64_t rank, uint64_t i)
+{
+	uint64_t at;
+	const struct rmx_target *t =
+		rmx_place(b, rank, rmx_offset_at(b, i), b->unit, &at);
+
+	return t && rmx_many_is_local(b, rank) ? t->map + at : NULL;
+}
+
+/*
+ * For units, types and operations that have no loop of their own, and (p NULL)
+ * for puts and gets of what no parts are made of.
+ */
 static int many_by_cells(const struct rmx_many *b, const struct parts *p,
 			 uint64_t start, uint64_t end)
 {
-	const enum how how = p->one ? ONE : UNEVEN;
-	struct cursor at = cursor_at(b, p, start);
+	const enum how how = p && p->one ? ONE : UNEVEN;
+	struct cursor at = {.rank = NULL};
 	void *cells[RMX_CELLS];
+
+	if (p)
+		at = cursor_at(b, p, start);
 
 	for (uint64_t i = start, n; i < end; i += n) {
 		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
 		for (uint64_t k = 0; k < n; k++) {
-			cells[k] = cursor_next(&at, how, b->unit);
+			cells[k] =
+				p ? cursor_next(&at, how, b->unit)
+				  : many_find(b, rmx_rank_at(b, i + k), i + k);
 			if (!cells[k])
 				return rmx_changed(b);
 		}
@@ -269,6 +290,27 @@ static int many_by_cells(const struct rmx_many *b, const struct parts *p,
 			rmx_cells_move(b->kind, b->unit, cells, n,
 				       rmx_value_at(b, i), b->step,
 				       rmx_result_at(b, i));
+	}
+	return 0;
+}
+
+/* Updates that no parts are made of: each enters its guard, and moves b->at. */
+static int many_one_by_one(struct rmx_many *b, uint64_t end)
+{
+	for (; b->at < end; b->at++) {
+		const uint64_t i = b->at;
+		const int64_t rank = rmx_rank_at(b, i);
+		void *cell = many_find(b, rank, i);
+		int ret;
+
+		if (!cell)
+			return rmx_changed(b);
+		b->busy = rank;
+		ret = rmx_update_cells(b->window, rank, b->op, b->type, &cell,
+				       1, rmx_value_at(b, i), 0,
+				       rmx_result_at(b, i), RMX_SLICE);
+		if (ret)
+			return ret;
 	}
 	return 0;
 }
@@ -467,11 +509,11 @@ int rmx_direct_portion(struct rmx_many *b, uint64_t end)
 	if (many_is_odd(b) ||
 	    !parts_make(&p, b, start, end, end - start, true)) {
 		if (rmx_updates(b)) {
-			ret = rmx_cells_update_each(b, end);
+			ret = many_one_by_one(b, end);
 			elements_count(b, rank, start, b->at);
 			return ret;
 		}
-		ret = rmx_cells_move_each(b, start, end);
+		ret = many_by_cells(b, NULL, start, end);
 	} else if (!rmx_updates(b)) {
 		ret = many_apply(b, &p, start, end);
 	} else {

@@ -52,7 +52,7 @@ static int per_target_make(struct rmx_many *b)
 			continue;
 		t = rmx_target_of(w, rank);
 		if (t->member->peer && atomic_load(&t->member->peer->gone))
-			return rmx_check(w, rmx_many_name(b), rank, 0, 0, 0);
+			return rmx_check(w, b->name, rank, 0, 0, 0);
 		it->rank = rank;
 		it->target = t;
 		it->messages = target_by_messages(b, rank, b->number_of[rank]);
