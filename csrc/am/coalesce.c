@@ -35,9 +35,9 @@ static bool coalesced_takes(const struct rmx_op *op,
 			    const struct rmaext_call *it)
 {
 	return op && op->window == root && op->rank == it->rank &&
-	       (int)op->kind == RMX_BY_MESSAGE + it->kind &&
-	       op->unit == rmx_single_bytes(it) && op->op == it->op &&
-	       op->type == it->type && op->site == rmx_event_site();
+	       op->kind == it->kind && op->unit == rmx_single_bytes(it) &&
+	       op->op == it->op && op->type == it->type &&
+	       op->site == rmx_event_site();
 }
 
 /* There is room, and the line has counted the value. */

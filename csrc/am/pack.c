@@ -18,7 +18,7 @@ static struct rmx_item item_of(const struct rmx_op *op, enum rmx_form form,
 	return (struct rmx_item){
 		.count = count,
 		.unit = (uint32_t)unit,
-		.kind = (uint8_t)(op->kind - RMX_BY_MESSAGE),
+		.kind = (uint8_t)op->kind,
 		.op = (uint8_t)op->op,
 		.type = (uint8_t)op->type,
 		.flags = rmx_op_fetches(op) ? RMX_WITH_FETCH : 0,
@@ -152,7 +152,7 @@ static size_t rows_append(struct rmx_send_buffer *buffer, size_t end,
 		if (!row_has_room(buffer, end, &s))
 			break;
 		end = row_append(buffer, end, op, &it,
-				 rmx_op_notifies(op) && next == p->count);
+				 op->notify >= 0 && next == p->count);
 		some.next = next;
 		some.next_part = part;
 		some.count++;
@@ -172,7 +172,7 @@ static size_t op_append(struct rmx_send_buffer *buffer, size_t end,
 			       ? rows_append(buffer, end, op)
 			       : elements_append(buffer, end, op);
 	op->results_at = (uint32_t)RMX_ALIGNED(buffer->results);
-	return row_append(buffer, end, op, &all, rmx_op_notifies(op));
+	return row_append(buffer, end, op, &all, op->notify >= 0);
 }
 
 /* -- which operations share a message */
@@ -243,7 +243,7 @@ static int part_pack(struct rmx_send_buffer *buffer, const struct rmx_op *op,
 	if (s.values > op->len - op->posted)
 		s.values = op->len - op->posted;
 	row = row_of(op, op->offset + op->posted, s.values,
-		     rmx_op_notifies(op) && op->posted + s.values == op->len);
+		     op->notify >= 0 && op->posted + s.values == op->len);
 	item_begin(buffer, sizeof(struct rmx_request_header), &row);
 	iov->iov_len = RMX_HEADERS;
 	for (unsigned int i = 0; i < s.operands; i++) {

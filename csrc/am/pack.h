@@ -11,8 +11,7 @@
 static inline struct rmx_share rmx_op_share(const struct rmx_op *op,
 					    uint64_t values)
 {
-	return rmx_share_of((int)op->kind - RMX_BY_MESSAGE, op->op,
-			    rmx_op_fetches(op), values);
+	return rmx_share_of(op->kind, op->op, rmx_op_fetches(op), values);
 }
 
 /* The operands or the results are too long for a send buffer. */
@@ -22,11 +21,6 @@ static inline bool rmx_op_is_bulk(const struct rmx_op *op)
 	const uint64_t room = RMX_MESSAGE - RMX_HEADERS;
 
 	return !op->places && (s.values > room || s.values * s.operands > room);
-}
-
-static inline bool rmx_op_notifies(const struct rmx_op *op)
-{
-	return op->kind == RMX_MESSAGE_PUT && op->notify >= 0;
 }
 
 /* A put of nothing to another job announces a client: its introduction takes

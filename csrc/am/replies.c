@@ -15,9 +15,9 @@
 
 static const char *op_call_name(const struct rmx_op *op)
 {
-	return op->kind == RMX_UPDATE	     ? "update"
-	       : op->kind == RMX_MESSAGE_GET ? "get"
-					     : "put";
+	return op->kind == RMAEXT_UPDATE ? "update"
+	       : op->kind == RMAEXT_GET	 ? "get"
+					 : "put";
 }
 
 static void ops_end(struct rmx_send_buffer *buffer,
@@ -208,7 +208,7 @@ void rmx_message_give_up(struct rmx_op *op)
 	note = atomic_load(&op->note);
 	if (note)
 		op_give_up(f, note);
-	else if (rmx_is_message(op) && !atomic_load(&op->completed))
+	else if (op->is_message && !atomic_load(&op->completed))
 		op_give_up(f, op);
 	pthread_mutex_unlock(&f->am->lock);
 }

@@ -204,7 +204,7 @@ static bool line_may_send(const struct rmx_am *am,
 		return false;  /* it may grow until they are answered */
 	if (peer->line->bulks) /* the part that notifies goes alone */
 		return peer->line->bulk == op &&
-		       peer->line->bulks < RMX_CREDITS && !rmx_op_notifies(op);
+		       peer->line->bulks < RMX_CREDITS && op->notify < 0;
 	return rmx_op_is_bulk(op) ? !peer->line->requests
 				  : peer->line->requests < am->credits;
 }

@@ -50,8 +50,7 @@ static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
 	 */
 	const bool copy = len <= RMX_COPY_MAX && len <= w->fabric->limits.chunk;
 	struct rmx_op *op;
-	int ret = copy ? rmx_op_new(w, c->rank, RMX_PUT, c->offset, len, len,
-				    NULL, &op)
+	int ret = copy ? rmx_op_new(w, c, false, len, len, &op)
 		       : rmx_op_over(w, c, 0, &op);
 
 	if (ret)

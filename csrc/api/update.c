@@ -59,103 +59,90 @@ int rmaext_window_check(rmaext_window *w, int64_t rank, uint64_t offset,
 	return ret;
 }
 
-static char *target_memory(const struct rmaext_window *w, int64_t rank,
-			   uint64_t offset)
+/* An update of memory that is mapped here, which waits for the guard there. */
+struct local {
+	struct rmaext_op owned;
+	struct rmaext_window *window;
+	struct rmaext_call update;
+	uint64_t done;	  /* elements */
+	int64_t deadline; /* 0: not waited for yet */
+};
+
+/* It goes on for a slice. Inside the window. */
+static int local_go_on(struct local *l, int64_t slice)
 {
-	return rmx_target_of(w, rank)->map + offset;
+	const struct rmaext_call *u = &l->update;
+
+	return rmx_update_apply(
+		l->window, rmx_target_of(l->window, u->rank)->map + u->offset,
+		u, &l->done, slice);
 }
 
-static int local_go_on(struct rmx_op *op, int64_t slice)
+static int local_overdue(struct local *l)
 {
-	const struct rmaext_call u = {
-		.op = op->op,
-		.type = op->type,
-		.rank = op->rank,
-		.operand = op->operand,
-		.compare = op->compare,
-		.result = op->local,
-		.count = op->len,
-	};
-	const int64_t left = op->deadline - rmx_now();
-	const uint64_t before = op->posted;
-	int ret;
-
-	rmx_now_in(RMAEXT_IN_GUARD, op->window->tally.id, op->rank, op->offset,
-		   op->len);
-	ret = rmx_update_apply(op->window,
-			       target_memory(op->window, op->rank, op->offset),
-			       &u, &op->posted, left < slice ? left : slice);
-	if (ret == RMAEXT_PENDING) {
-		if (op->posted != before)
-			op->deadline = 0;
-		ret = rmx_guard_overdue(op->rank, op->timeout, &op->deadline);
-	}
-	rmx_now_out(op->window->tally.id, ret, true);
-	return ret;
+	return rmx_guard_overdue(l->update.rank, l->window->timeout,
+				 &l->deadline);
 }
 
 static int local_wait(struct rmaext_op *owned, int64_t slice)
 {
-	struct rmx_op *op = rmx_op_of(owned);
-	struct rmaext_window *w = op->window;
+	struct local *l = (struct local *)owned;
+	const struct rmaext_call *u = &l->update;
+	struct rmaext_window *w = l->window;
+	const int64_t left = l->deadline - rmx_now();
+	const uint64_t before = l->done;
 	int ret = rmx_window_enter(w, "wait");
 
 	if (ret)
 		return ret;
-	ret = local_go_on(op, slice);
+	rmx_now_in(RMAEXT_IN_GUARD, w->tally.id, u->rank, u->offset, u->count);
+	ret = local_go_on(l, left < slice ? left : slice);
+	if (ret == RMAEXT_PENDING) {
+		if (l->done != before)
+			l->deadline = 0;
+		ret = local_overdue(l);
+	}
+	rmx_now_out(w->tally.id, ret, true);
 	rmx_window_leave(w);
 	return ret;
 }
 
 static int local_release(struct rmaext_op *owned)
 {
-	free(rmx_op_of(owned));
+	free(owned);
 	return 0;
+}
+
+static int64_t local_rank(const struct rmaext_op *owned)
+{
+	return ((const struct local *)owned)->update.rank;
 }
 
 static const struct rmx_life local_life = {
 	.wait = local_wait,
 	.release = local_release,
-	.rank = rmx_owned_rank,
+	.rank = local_rank,
 };
 
 /* By this CPU. There is an operation only if it must wait for the guard. */
 static int update_local(struct rmaext_window *w, const struct rmaext_call *u,
 			struct rmaext_op **op_p)
 {
-	const int64_t rank = u->rank;
-	const uint64_t offset = u->offset;
-	const int64_t slice = w->timeout < RMX_SLICE ? w->timeout : RMX_SLICE;
-	uint64_t done = 0;
-	struct rmx_op *op;
-	int ret = rmx_update_apply(w, target_memory(w, rank, offset), u, &done,
-				   slice);
+	struct local here = {{&local_life}, w, *u, 0, 0}, *l;
+	int ret = local_go_on(&here,
+			      w->timeout < RMX_SLICE ? w->timeout : RMX_SLICE);
 
-	rmx_count_direct(&w->tally, rank,
-			 rmx_counted_as(RMAEXT_UPDATE, u->result), offset,
+	rmx_count_direct(&w->tally, u->rank,
+			 rmx_counted_as(RMAEXT_UPDATE, u->result), u->offset,
 			 u->count * rmx_unit_of(u->type), false);
 	if (ret != RMAEXT_PENDING)
 		return ret;
-	op = calloc(1, sizeof(*op));
-	if (!op)
-		return rmx_fail(-FI_ENOMEM, rank, "malloc", "operation");
-	*op = (struct rmx_op){
-		.owned.life = &local_life,
-		.window = w,
-		.rank = rank,
-		.kind = RMX_LOCAL_UPDATE,
-		.op = u->op,
-		.type = u->type,
-		.offset = offset,
-		.len = u->count,
-		.posted = done,
-		.local = u->result,
-		.operand = u->operand,
-		.compare = u->compare,
-		.timeout = w->timeout,
-	};
-	*op_p = &op->owned;
-	return rmx_guard_overdue(rank, op->timeout, &op->deadline);
+	l = malloc(sizeof(*l));
+	if (!l)
+		return rmx_fail(-FI_ENOMEM, u->rank, "malloc", "operation");
+	*l = here;
+	*op_p = &l->owned;
+	return local_overdue(l);
 }
 
 /* By message to the target's progress thread. */

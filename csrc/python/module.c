@@ -98,9 +98,9 @@ static int module_exec(PyObject *module)
 	    !module_add_made(module, "With", &py_with_spec) ||
 	    !module_add_made(module, "Locks", &py_locks_spec) ||
 	    !module_add_made(module, "Request", &py_request_spec) ||
-	    PyModule_AddIntConstant(module, "PUT", RMX_PUT) ||
-	    PyModule_AddIntConstant(module, "GET", RMX_GET) ||
-	    PyModule_AddIntConstant(module, "FETCH_ADD", RMX_UPDATE) ||
+	    PyModule_AddIntConstant(module, "PUT", RMAEXT_PUT) ||
+	    PyModule_AddIntConstant(module, "GET", RMAEXT_GET) ||
+	    PyModule_AddIntConstant(module, "FETCH_ADD", RMAEXT_UPDATE) ||
 	    PyModule_AddIntConstant(module, "BUILD", RMX_BUILD))
 		return -1;
 	return 0;

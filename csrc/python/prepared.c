@@ -6,9 +6,9 @@
 #include <structmember.h>
 
 static const char *const kind_names[] = {
-	[RMX_PUT] = "put",
-	[RMX_GET] = "get",
-	[RMX_UPDATE] = "fetch_add",
+	[RMAEXT_PUT] = "put",
+	[RMAEXT_GET] = "get",
+	[RMAEXT_UPDATE] = "fetch_add",
 };
 
 /*
@@ -21,21 +21,21 @@ struct bound {
 	PyObject *array;
 	/* a registered buffer has none of the following */
 	vectorcallfunc call;
-	enum rmx_kind kind;
+	int kind;
 	PyObject *rank, *offset;
 };
 
 /* A call of the window's method, with the array. */
-static PyObject *bound_run(struct bound *b, enum rmx_kind kind, PyObject *rank,
+static PyObject *bound_run(struct bound *b, int kind, PyObject *rank,
 			   PyObject *offset)
 {
 	PyObject *into[] = {rank, offset, Py_None, b->array};
 	PyObject *from[] = {b->array, rank, offset};
 
 	switch (kind) {
-	case RMX_PUT:
+	case RMAEXT_PUT:
 		return py_window_put(b->window, from, 3, NULL);
-	case RMX_GET:
+	case RMAEXT_GET:
 		return py_window_get(b->window, into, 4, NULL);
 	default:
 		return py_window_fetch_add(b->window, from, 3, NULL);
@@ -125,7 +125,7 @@ static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
 	if (!PyArg_ParseTuple(args, "iO!O!OO", &kind, &py_window_type, &window,
 			      &PyArray_Type, &array, &rank, &offset))
 		return NULL;
-	if (kind != RMX_PUT && kind != RMX_GET && kind != RMX_UPDATE) {
+	if (kind != RMAEXT_PUT && kind != RMAEXT_GET && kind != RMAEXT_UPDATE) {
 		PyErr_Format(PyExc_ValueError,
 			     "no operation %d: Window.prepare_put and its like "
 			     "make these",
@@ -137,7 +137,7 @@ static PyObject *prepared_new(PyTypeObject *type, PyObject *args,
 		return NULL;
 	b->rank = Py_NewRef(rank);
 	b->offset = Py_NewRef(offset);
-	b->kind = (enum rmx_kind)kind;
+	b->kind = kind;
 	b->call = prepared_call;
 	return (PyObject *)b;
 }
@@ -153,9 +153,8 @@ static PyObject *buffer_new(PyTypeObject *type, PyObject *args, PyObject *keys)
 	return (PyObject *)bound_new(type, window, array);
 }
 
-static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
-			    PyObject *const *args, Py_ssize_t n,
-			    PyObject *keywords)
+static PyObject *buffer_run(struct bound *b, int kind, PyObject *const *args,
+			    Py_ssize_t n, PyObject *keywords)
 {
 	static const struct py_signature signature = {
 		.required = 1,
@@ -176,19 +175,19 @@ static PyObject *buffer_run(struct bound *b, enum rmx_kind kind,
 static PyObject *py_buffer_put(struct bound *b, PyObject *const *args,
 			       Py_ssize_t n, PyObject *keywords)
 {
-	return buffer_run(b, RMX_PUT, args, n, keywords);
+	return buffer_run(b, RMAEXT_PUT, args, n, keywords);
 }
 
 static PyObject *py_buffer_get(struct bound *b, PyObject *const *args,
 			       Py_ssize_t n, PyObject *keywords)
 {
-	return buffer_run(b, RMX_GET, args, n, keywords);
+	return buffer_run(b, RMAEXT_GET, args, n, keywords);
 }
 
 static PyObject *py_buffer_fetch_add(struct bound *b, PyObject *const *args,
 				     Py_ssize_t n, PyObject *keywords)
 {
-	return buffer_run(b, RMX_UPDATE, args, n, keywords);
+	return buffer_run(b, RMAEXT_UPDATE, args, n, keywords);
 }
 
 static PyMethodDef buffer_methods[] = {

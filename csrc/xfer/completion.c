@@ -38,8 +38,8 @@ struct rmaext_error rmx_post_failure(const struct rmaext_fabric *f,
 /* An operation without a result may leave its error to a flush. */
 static bool op_has_no_result(const struct rmx_op *op)
 {
-	return op->kind == RMX_PUT || op->kind == RMX_MESSAGE_PUT ||
-	       (op->kind == RMX_UPDATE && !op->local);
+	return op->kind == RMAEXT_PUT ||
+	       (op->kind == RMAEXT_UPDATE && !op->local);
 }
 
 /*
@@ -254,7 +254,7 @@ bool rmx_op_reads(const struct rmaext_fabric *f)
 		const struct rmx_op *op =
 			atomic_load(&f->transfers->contexts[i].op);
 
-		if (op && op->kind == RMX_GET)
+		if (op && op->kind == RMAEXT_GET)
 			return true;
 	}
 	return false;

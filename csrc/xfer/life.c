@@ -25,7 +25,7 @@ static int op_begin(struct rmx_op *op, struct rmaext_op **op_p)
 	op->owned.life = &op_life;
 	atomic_store(&op->open, 1);
 	*op_p = &op->owned;
-	if (rmx_is_message(op)) {
+	if (op->is_message) {
 		op->fabric->hooks->send(&op); /* counts it in pending */
 	} else {
 		rmx_pending_add(op);
@@ -51,7 +51,7 @@ static enum rmx_step copy_step(void *arg)
 	struct rmx_op **op_p = arg, *op = *op_p;
 	int ret;
 
-	if (rmx_is_message(op))
+	if (op->is_message)
 		return op->fabric->hooks->send(op_p);
 	ret = rmx_op_post_chunk(op);
 	if (ret == -FI_ENOSPC)
@@ -105,7 +105,7 @@ enum rmx_step rmx_op_step(void *arg)
 
 	if (rmx_op_has_ended(op))
 		return RMX_DONE;
-	if (rmx_is_message(op)) /* it is in line: send() says how that goes */
+	if (op->is_message) /* it is in line: send() says how that goes */
 		return op->fabric->hooks->send(&op) == RMX_RETRY ? RMX_RETRY
 								 : RMX_SLEEP;
 	/* this thread may be the one that tries the rest again, or messages */
@@ -121,9 +121,9 @@ static unsigned int op_moves(const struct rmx_op *op)
 	const bool notes = atomic_load(&op->note); /* its message waits, too */
 	unsigned int moves = 0;
 
-	if (rmx_is_message(op) || notes)
+	if (op->is_message || notes)
 		moves = atomic_load(&op->target->member->peer->answers);
-	if (rmx_is_message(op))
+	if (op->is_message)
 		return moves;
 	return moves + (rmx_op_is_request(op) || atomic_load(&op->waits)
 				? atomic_load(&op->target->finished)
@@ -245,10 +245,10 @@ int rmx_op_release(struct rmx_op *op)
 	rmx_op_abandon(op);
 	/* a request goes on by itself; of what a call has waited for the rest
 	 * is not sent any more */
-	if ((rmx_is_message(op) || atomic_load(&op->note)) &&
+	if ((op->is_message || atomic_load(&op->note)) &&
 	    (!request || atomic_load(&op->target->member->peer->gone)))
 		op->fabric->hooks->give_up(op);
-	if (!rmx_is_message(op) && !request) {
+	if (!op->is_message && !request) {
 		pthread_mutex_lock(&backlog->lock);
 		if (atomic_load(&op->waits)) {
 			op->outcome = -FI_ECANCELED;
@@ -270,6 +270,11 @@ static int owned_wait(struct rmaext_op *owned, int64_t slice)
 static int owned_release(struct rmaext_op *owned)
 {
 	return rmx_op_release(rmx_op_of(owned));
+}
+
+static int64_t owned_rank(const struct rmaext_op *owned)
+{
+	return ((const struct rmx_op *)owned)->rank;
 }
 
 static bool owned_cancel(struct rmaext_op *owned)
@@ -300,7 +305,7 @@ static const struct rmx_life op_life = {
 	.wait = owned_wait,
 	.release = owned_release,
 	.cancel = owned_cancel,
-	.rank = rmx_owned_rank,
+	.rank = owned_rank,
 };
 
 /* -- others */

@@ -32,19 +32,20 @@ char *rmx_op_payload(struct rmx_op *op)
 	return op->context ? op->context->payload : (char *)(op + 1);
 }
 
-int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
-	       uint64_t offset, uint64_t len, size_t payload, int *ended,
+int rmx_op_new(struct rmaext_window *window, const struct rmaext_call *c,
+	       bool is_message, uint64_t len, size_t payload,
 	       struct rmx_op **op_p)
 {
+	const int64_t rank = c->rank;
 	struct rmaext_window *root = window->root;
 	struct rmx_target *target = rmx_target_of(root, rank);
 	struct rmaext_fabric *f = root->fabric;
 	struct rmx_context *context = NULL;
 	struct rmx_op *op;
 	void *desc = NULL;
-	int ret = kind < RMX_BY_MESSAGE ? rmx_key_map(root, rank) : 0;
+	int ret = is_message ? 0 : rmx_key_map(root, rank);
 
-	if (!ret && kind < RMX_BY_MESSAGE &&
+	if (!ret && !is_message &&
 	    (root->attached || root->is_client || rmx_on_device(target)))
 		ret = rmx_fail(-FI_EOPNOTSUPP, rank, "operation",
 			       "no key leads to the memory there: it is "
@@ -54,7 +55,7 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	if (!rmx_peer_of(root, rank))
 		return rmx_peer_missing(root->members, rank, "operation");
 	/* messages may stand in line for long, even for a write of chunks */
-	if (payload <= RMX_INLINE && !ended && kind < RMX_BY_MESSAGE)
+	if (payload <= RMX_INLINE && !c->ended && !is_message)
 		context = rmx_context_take(f, target->member->peer);
 	if (context)
 		desc = f->transfers->region.desc;
@@ -67,13 +68,14 @@ int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
 	op->timeout = window->timeout;
 	op->target = target;
 	op->context = context;
-	op->ended = ended;
+	op->ended = c->ended;
 	op->rank = rank;
-	op->kind = kind;
-	op->offset = window->first + offset;
+	op->kind = c->kind;
+	op->is_message = is_message;
+	op->offset = window->first + c->offset;
 	op->len = len;
 	op->chunk = f->limits.chunk;
-	op->notify = -1;
+	op->notify = c->notify - 1;
 	op->bounce = !context && op_fits_bounce(f, payload);
 	if (payload) {
 		op->local = rmx_op_payload(op);
@@ -90,15 +92,13 @@ int rmx_message_op(struct rmaext_window *w, const struct rmaext_call *c,
 	const size_t unit = update ? rmx_unit_of(c->type) : 1;
 	const uint64_t len = c->count * unit;
 	struct rmx_op *op;
-	int ret = rmx_op_new(w, c->rank, RMX_BY_MESSAGE + c->kind, c->offset,
-			     len, room + (copy ? len : 0), c->ended, &op);
+	int ret = rmx_op_new(w, c, true, len, room + (copy ? len : 0), &op);
 
 	if (ret)
 		return ret;
 	op->op = update ? c->op : 0;
 	op->type = update ? c->type : 0;
 	op->unit = unit;
-	op->notify = c->notify - 1;
 	op->operand = c->operand;
 	op->compare = c->compare;
 	op->buffered = copy;
@@ -127,8 +127,7 @@ int rmx_op_over(struct rmaext_window *w, const struct rmaext_call *c,
 	if (demanded && !copy)
 		ret = rmx_cache_get(f, buf, len, get, &origin);
 	if (!ret)
-		ret = rmx_op_new(w, c->rank, (enum rmx_kind)c->kind, c->offset,
-				 len, copy ? before + len : room, c->ended,
+		ret = rmx_op_new(w, c, false, len, copy ? before + len : room,
 				 &op);
 	if (ret) {
 		if (origin)
@@ -136,7 +135,6 @@ int rmx_op_over(struct rmaext_window *w, const struct rmaext_call *c,
 		return ret;
 	}
 	*op_p = op;
-	op->notify = c->notify - 1;
 	if (!copy) {
 		op->local = (char *)(uintptr_t)buf;
 		op->registered = origin;
@@ -180,23 +178,13 @@ void rmx_op_dispose(struct rmx_op *op)
 
 unsigned int rmx_op_counts_as(const struct rmx_op *op)
 {
-	switch (op->kind) {
-	case RMX_PUT:
-	case RMX_MESSAGE_PUT:
-		return op->notify < 0 ? RMAEXT_DID_PUT : RMAEXT_DID_NOTIFY;
-	case RMX_GET:
-	case RMX_MESSAGE_GET:
-		return RMAEXT_DID_GET;
-	case RMX_LOCAL_UPDATE:
-	case RMX_UPDATE:
-		break;
-	}
-	return op->local ? RMAEXT_DID_FETCH : RMAEXT_DID_UPDATE;
+	return op->notify < 0 ? rmx_counted_as(op->kind, op->local)
+			      : RMAEXT_DID_NOTIFY;
 }
 
 static uint8_t op_route(const struct rmx_op *op)
 {
-	return rmx_is_message(op) ? RMAEXT_MESSAGE : RMAEXT_FABRIC;
+	return op->is_message ? RMAEXT_MESSAGE : RMAEXT_FABRIC;
 }
 
 void rmx_op_note(struct rmx_op *op)

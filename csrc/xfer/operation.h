@@ -22,23 +22,6 @@
  */
 #define RMX_COPY_MAX ((uint64_t)RMAEXT_COPIED)
 
-/*
- * The first two are numbers of RMAEXT_PUT and RMAEXT_GET, and so are, from
- * RMX_BY_MESSAGE on, the last three, which go as messages, see am/send_queue.c.
- * RMX_LOCAL_UPDATE is an update of memory that is mapped here, which waits for
- * the guard of updates (api/update.c): only its owner knows of it. Every other
- * update is an RMX_UPDATE.
- */
-enum rmx_kind {
-	RMX_PUT = RMAEXT_PUT,
-	RMX_GET = RMAEXT_GET,
-	RMX_LOCAL_UPDATE,
-	RMX_BY_MESSAGE,
-	RMX_MESSAGE_PUT = RMX_BY_MESSAGE + RMAEXT_PUT,
-	RMX_MESSAGE_GET = RMX_BY_MESSAGE + RMAEXT_GET,
-	RMX_UPDATE = RMX_BY_MESSAGE + RMAEXT_UPDATE
-};
-
 struct rmx_siblings; /* requests that are one for their owner: siblings.h */
 
 struct rmx_op {
@@ -48,7 +31,7 @@ struct rmx_op {
 	struct rmx_target *target;
 	struct rmx_context *context; /* it lies in this; NULL: it does not */
 	int64_t rank;
-	enum rmx_kind kind;
+	int kind;     /* as RMAEXT_PUT */
 	int op, type; /* of an update, as RMAEXT_SUM, RMAEXT_INT8 */
 	int notify;   /* slot of a put; -1: none */
 	size_t unit;  /* bytes of an element; chunks are multiples of it */
@@ -71,6 +54,7 @@ struct rmx_op {
 	char *result;
 	bool bounce; /* it lies in a bounce buffer, see registration_cache.c */
 	const char *operand, *compare; /* of an update or a message put */
+	bool is_message; /* it goes as messages; else it is a read or write */
 	/*
 	 * Of an operation that goes as messages; am->lock guards the next four:
 	 * the one behind it in its peer's line, or in its send buffer; its
@@ -136,12 +120,6 @@ static inline struct rmx_op *rmx_op_of(struct rmaext_op *owned)
 	return (struct rmx_op *)owned;
 }
 
-/* Of its life. */
-static inline int64_t rmx_owned_rank(const struct rmaext_op *owned)
-{
-	return ((const struct rmx_op *)owned)->rank;
-}
-
 /*
  * The context of one read or write. It has room for an operation, so that one
  * which is posted in one piece needs no other memory.
@@ -195,13 +173,13 @@ void rmx_context_give(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
 unsigned int rmx_contexts_in_flight(const struct rmaext_fabric *fabric);
 
 /*
- * operation.c: make an operation on checked places, with room for `payload`
- * bytes at rmx_op_payload(); op->local is that room if there is any. `ended` is
- * a request's, which does not lie in a context; else NULL. The caller is inside
- * the window and becomes the owner. Returns 0 or -fi_errno with a record.
+ * operation.c: make an operation of `len` bytes on checked places, with room
+ * for `payload` bytes at rmx_op_payload(); op->local is that room if there is
+ * any. A request does not lie in a context. The caller is inside the window and
+ * becomes the owner. Returns 0 or -fi_errno with a record.
  */
-int rmx_op_new(struct rmaext_window *window, int64_t rank, enum rmx_kind kind,
-	       uint64_t offset, uint64_t len, size_t payload, int *ended,
+int rmx_op_new(struct rmaext_window *window, const struct rmaext_call *call,
+	       bool is_message, uint64_t len, size_t payload,
 	       struct rmx_op **op_p);
 /*
  * The same of a put or get by the NIC. Where the provider demands registered
@@ -226,20 +204,16 @@ char *rmx_op_payload(struct rmx_op *op);
 void rmx_op_free(struct rmx_op *op);
 void rmx_op_let_go(struct rmx_op *op);
 void rmx_op_dispose(struct rmx_op *op);
-static inline bool rmx_is_message(const struct rmx_op *op)
-{
-	return op->kind >= RMX_BY_MESSAGE;
-}
 /* Is it a copy that stands for many, see am/coalesce.c? */
 static inline bool rmx_is_coalesced(const struct rmx_op *op)
 {
 	return op->places && op->places->room;
 }
-/* Does a message operation return what is, or was, there? */
+/* Does it return what is, or was, there? */
 static inline bool rmx_op_fetches(const struct rmx_op *op)
 {
-	return op->kind == RMX_MESSAGE_GET ||
-	       (op->kind == RMX_UPDATE && op->local);
+	return op->kind == RMAEXT_GET ||
+	       (op->kind == RMAEXT_UPDATE && op->local);
 }
 /*
  * For the record: note() says that the operation begins, and end() that it has
@@ -271,7 +245,8 @@ static inline void rmx_pending_add(struct rmx_op *op)
 {
 	struct rmx_target *t = op->target;
 
-	if (op->kind == RMX_GET && !rmx_op_is_request(op)) {
+	if (op->kind == RMAEXT_GET && !op->is_message &&
+	    !rmx_op_is_request(op)) {
 		atomic_fetch_add(&t->gets, 1);
 		return;
 	}

@@ -49,7 +49,7 @@ static int op_hand_over(struct rmx_op *op, uint64_t offset, size_t len,
 		rmx_remote_at(f, op->target, op_place(op, offset));
 	char *local = op->local + offset;
 
-	if (op->kind == RMX_GET)
+	if (op->kind == RMAEXT_GET)
 		return f->transport->read(f, &at, local, len, op->desc, call);
 	return f->transport->write(f, &at, local, len, op->desc, call);
 }

@@ -142,7 +142,8 @@ static void operations(void)
 	CHECK(got == old);
 	EQUAL(put(v.window, 1, out, PART), -ERANGE);
 	/* neither reads nor writes go by key */
-	EQUAL(rmx_op_new(v.window, 0, RMX_GET, 0, PART, 0, NULL, &op),
+	EQUAL(rmx_op_new(v.window, &(struct rmaext_call){.kind = RMAEXT_GET},
+			 false, PART, 0, &op),
 	      -FI_EOPNOTSUPP);
 	end(granted);
 	memcpy(in, r.window_memory + FIRST, PART);
