@@ -49,15 +49,6 @@ bool rmx_move_by_memory(struct rmaext_window *window,
 			uint64_t place, int *ret_p);
 
 /*
- * notify.c: a put with a notification by message, with a copy of the data, so
- * that it never waits. The caller has checked the place, and may be any thread
- * that holds no lock. -FI_EAGAIN: too much waits for that rank, nothing was
- * done.
- */
-int rmx_notify_post(struct rmaext_window *window, int64_t rank, uint64_t offset,
-		    const void *buf, uint64_t len, int slot);
-
-/*
  * many.c: what rmaext_start_many() chooses from: a request, and what is none.
  * The caller is inside the window, and has checked the call, but for the
  * places; *op_p is NULL. They return as rmaext_start_many().

@@ -56,25 +56,6 @@ int rmx_notify_start(struct rmaext_window *w, const struct rmaext_call *c,
 	return ret ? ret : notified_put(w, c, op_p);
 }
 
-int rmx_notify_post(struct rmaext_window *w, int64_t rank, uint64_t offset,
-		    const void *buf, uint64_t len, int slot)
-{
-	int ret = rmx_window_enter(w, "put_notify");
-
-	if (ret)
-		return ret;
-	ret = rmx_message_post(w, &(struct rmaext_call){
-					  .kind = RMAEXT_PUT,
-					  .notify = slot + 1,
-					  .rank = rank,
-					  .offset = offset,
-					  .operand = buf,
-					  .count = len,
-				  });
-	rmx_window_leave(w);
-	return ret;
-}
-
 int rmaext_notify_return(rmaext_window *w, int slot, int64_t count,
 			 int64_t *seen)
 {

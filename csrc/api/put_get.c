@@ -98,5 +98,5 @@ int rmx_move_start(struct rmaext_window *w, const struct rmaext_call *c,
 	ret = rmx_move_new(w, c, &op);
 	if (ret)
 		return ret;
-	return c->ended ? rmx_begin(op, op_p) : rmx_op_run(op, op_p);
+	return rmx_op_run(op, op_p);
 }

@@ -159,7 +159,7 @@ static int update_remote(struct rmaext_window *w, const struct rmaext_call *u,
 	ret = rmx_message_op(w, u, copy, 0, &op);
 	if (ret)
 		return ret;
-	return u->ended ? rmx_begin(op, op_p) : rmx_op_run(op, op_p);
+	return rmx_op_run(op, op_p);
 }
 
 int rmx_update_start(struct rmaext_window *w, const struct rmaext_call *u,

@@ -18,10 +18,23 @@ static enum py_outcome put_by_message(struct py_window *w, int64_t rank,
 				      uint64_t offset, const void *from,
 				      uint64_t len, int slot)
 {
+	const struct rmaext_call call = {
+		.kind = RMAEXT_PUT,
+		.notify = slot + 1,
+		.rank = rank,
+		.offset = offset,
+		.operand = from,
+		.count = len,
+	};
+	struct rmaext_window *it = w->it.window;
 	int code;
 
 	Py_BEGIN_ALLOW_THREADS
-	code = rmx_notify_post(w->it.window, rank, offset, from, len, slot);
+	code = rmx_window_enter(it, "put_notify");
+	if (!code) {
+		code = rmx_message_post(it, &call);
+		rmx_window_leave(it);
+	}
 	Py_END_ALLOW_THREADS
 	return code ? PY_DECLINED : PY_DONE; /* errors come again */
 }

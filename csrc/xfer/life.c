@@ -36,13 +36,6 @@ static int op_begin(struct rmx_op *op, struct rmaext_op **op_p)
 	return RMAEXT_PENDING;
 }
 
-int rmx_begin(struct rmx_op *op, struct rmaext_op **op_p)
-{
-	rmx_op_note(op);
-	rmx_op_count(op);
-	return op_begin(op, op_p);
-}
-
 /* -- copies */
 
 /* arg: a pointer to the copy, which is NULL once it is handed over. */
@@ -214,6 +207,8 @@ int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p)
 
 	rmx_op_note(op);
 	rmx_op_count(op);
+	if (rmx_op_is_request(op))
+		return op_begin(op, op_p);
 	if (op->buffered) {
 		ret = copy_hand_over(op);
 		if (ret != RMAEXT_PENDING)

@@ -343,16 +343,12 @@ void rmx_op_told(struct rmx_op *op);
 /*
  * life.c: the callers are inside the window, but for those of wait and release.
  *
- * begin begins a request. Returns RMAEXT_PENDING with *op_p; *op->ended is set
- * when it ends, maybe before this returns. The caller may have set
- * op->siblings.
- */
-int rmx_begin(struct rmx_op *op, struct rmaext_op **op_p);
-/*
- * Begins a new operation and waits for one slice. 0: it has ended, or is a copy
- * that others complete, and it is gone. Else the code: with *op_p set, as it is
- * with RMAEXT_PENDING, the operation is the caller's, to be waited for or
- * released.
+ * Begins a new operation and, unless it is a request, waits for one slice. 0:
+ * it has ended, or is a copy that others complete, and it is gone. Else the
+ * code: with *op_p set, as it is with RMAEXT_PENDING, the operation is the
+ * caller's, to be waited for or released. Of a request it is RMAEXT_PENDING,
+ * and *op->ended is set when it ends, maybe before this returns; the caller may
+ * have set op->siblings.
  */
 int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p);
 /*

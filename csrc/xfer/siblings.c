@@ -35,7 +35,7 @@ void rmx_siblings_begin(struct rmx_siblings *g, struct rmx_op *op)
 	op->siblings = g;
 	atomic_fetch_add(&g->left, 1);
 	g->of[g->count++].op = op;
-	rmx_begin(op, &owned);
+	rmx_op_run(op, &owned);
 }
 
 /* Goes past those that have ended well; returns the next, or NULL. */
