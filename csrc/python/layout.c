@@ -6,6 +6,7 @@
 #include "python/sides.h"
 
 #include <stddef.h>
+#include <structmember.h>
 
 PyObject *py_layout_new(struct rmx_layout *it, int why)
 {
@@ -19,10 +20,17 @@ PyObject *py_layout_new(struct rmx_layout *it, int why)
 		return NULL;
 	}
 	layout = PyObject_New(struct py_layout, &py_layout_type);
-	if (layout)
-		layout->it = it;
-	else
+	if (!layout) {
 		free(it);
+		return NULL;
+	}
+	layout->it = it;
+	layout->nbytes = (long long)it->bytes;
+	layout->extent = it->extent;
+	layout->grain = (long long)it->grain;
+	layout->first = it->runs ? it->run->offset : 0;
+	layout->number = (long long)(it->runs * rmx_layout_turns(it));
+	layout->whole = rmx_layout_is_whole(it);
 	return (PyObject *)layout;
 }
 
@@ -216,39 +224,11 @@ static PyMethodDef layout_methods[] = {
 	{NULL, NULL, 0, NULL},
 };
 
-/* A number of the struct, none of which is larger; closure: where it is. */
-static PyObject *get_at(struct py_layout *self, void *closure)
-{
-	int64_t number;
-
-	memcpy(&number, (char *)self->it + (uintptr_t)closure, sizeof(number));
-	return PyLong_FromLongLong(number);
-}
-
-static PyObject *get_first(struct py_layout *self, void *closure)
-{
-	(void)closure;
-	return PyLong_FromLongLong(self->it->runs ? self->it->run->offset : 0);
-}
-
 static PyObject *get_span(struct py_layout *self, void *closure)
 {
 	(void)closure;
 	return Py_BuildValue("(LL)", (long long)self->it->low,
 			     (long long)self->it->high);
-}
-
-static PyObject *get_number(struct py_layout *self, void *closure)
-{
-	(void)closure;
-	return PyLong_FromUnsignedLongLong(self->it->runs *
-					   rmx_layout_turns(self->it));
-}
-
-static PyObject *get_whole(struct py_layout *self, void *closure)
-{
-	(void)closure;
-	return PyBool_FromLong(rmx_layout_is_whole(self->it));
 }
 
 static PyObject *get_basic(struct py_layout *self, void *closure)
@@ -278,18 +258,19 @@ static PyObject *get_loops(struct py_layout *self, void *closure)
 		     : NULL;
 }
 
-#define NUMBER(name, member)                                \
-	{#name, (getter)get_at, NULL, PY_DOC_layout_##name, \
-	 (void *)offsetof(struct rmx_layout, member)}
+#define MEMBER(name, type)                                        \
+	{#name, type, offsetof(struct py_layout, name), READONLY, \
+	 PY_DOC_layout_##name}
+
+static PyMemberDef layout_members[] = {
+	MEMBER(nbytes, T_LONGLONG), MEMBER(extent, T_LONGLONG),
+	MEMBER(grain, T_LONGLONG),  MEMBER(first, T_LONGLONG),
+	MEMBER(number, T_LONGLONG), MEMBER(whole, T_BOOL),
+	{NULL, 0, 0, 0, NULL},
+};
 
 static PyGetSetDef layout_getset[] = {
-	NUMBER(nbytes, bytes),
-	NUMBER(extent, extent),
-	NUMBER(grain, grain),
-	PY_GETTER(layout, first, get_first),
 	PY_GETTER(layout, span, get_span),
-	PY_GETTER(layout, number, get_number),
-	PY_GETTER(layout, whole, get_whole),
 	PY_GETTER(layout, basic, get_basic),
 	PY_GETTER(layout, loops, get_loops),
 	{NULL, NULL, NULL, NULL, NULL},
@@ -304,5 +285,6 @@ PyTypeObject py_layout_type = {
 	.tp_new = layout_make,
 	.tp_dealloc = (destructor)layout_dealloc,
 	.tp_methods = layout_methods,
+	.tp_members = layout_members,
 	.tp_getset = layout_getset,
 };

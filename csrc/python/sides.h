@@ -5,9 +5,12 @@
 
 #include "python/cmethods.h"
 
-/* layout.c: the type Layout; `it` is its own. */
+/* layout.c: the type Layout; `it` is its own. The rest is for Python to read.
+ */
 struct py_layout {
 	PyObject_HEAD struct rmx_layout *it;
+	long long nbytes, extent, grain, first, number;
+	bool whole;
 };
 extern PyTypeObject py_layout_type;
 /* Takes over what rmx_layout_new() and its kin return, or raises why. */

@@ -56,14 +56,13 @@ enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
 			    PyObject *buffer, PyObject *rank, PyObject *target,
 			    bool put);
 /*
- * old: the buffer for what there was, or NULL. single: more or fewer elements
- * than one are left to Python.
+ * old: the buffer for what there was, or NULL. wanted: that of what there is to
+ * be, of RMAEXT_CSWAP; else NULL. single: more or fewer elements than one are
+ * left to Python.
  */
 enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *old, PyObject *rank,
-			      PyObject *target, int op, bool single);
-enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
-			    PyObject *buffer, PyObject *wanted, PyObject *old,
-			    PyObject *rank, PyObject *disp);
+			      PyObject *buffer, PyObject *wanted, PyObject *old,
+			      PyObject *rank, PyObject *target, int op,
+			      bool single);
 
 #endif

@@ -83,39 +83,22 @@ static bool part_is_single(const struct py_part *p)
 }
 
 enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *old, PyObject *rank,
-			      PyObject *target, int op, bool single)
-{
-	struct py_part origin = {0}, result = {0};
-	enum py_outcome done = PY_DECLINED;
-	struct py_target t = {0};
-
-	if (py_part_take(&origin, buffer, false) &&
-	    (!single || part_is_single(&origin)) &&
-	    (!old || py_part_take(&result, old, true)) &&
-	    py_target_take(w, units, rank, target, &origin, &t))
-		done = part_update(w, &origin, NULL, old ? &result : NULL, op,
-				   &t);
-	py_part_drop(&origin);
-	py_part_drop(&result);
-	py_part_drop(&t.part);
-	return outcome_of(done);
-}
-
-enum py_outcome py_mpi_swap(struct py_window *w, PyObject *units,
-			    PyObject *buffer, PyObject *wanted, PyObject *old,
-			    PyObject *rank, PyObject *disp)
+			      PyObject *buffer, PyObject *wanted, PyObject *old,
+			      PyObject *rank, PyObject *target, int op,
+			      bool single)
 {
 	struct py_part origin = {0}, compare = {0}, result = {0};
 	enum py_outcome done = PY_DECLINED;
 	struct py_target t = {0};
 
-	if (py_part_take(&origin, buffer, false) && part_is_single(&origin) &&
-	    py_part_take(&compare, wanted, false) && part_is_single(&compare) &&
-	    py_part_take(&result, old, true) && part_is_single(&result) &&
-	    py_target_take(w, units, rank, disp, &origin, &t))
-		done = part_update(w, &origin, &compare, &result, RMAEXT_CSWAP,
-				   &t);
+	if (py_part_take(&origin, buffer, false) &&
+	    (!single || part_is_single(&origin)) &&
+	    (!wanted || (py_part_take(&compare, wanted, false) &&
+			 part_is_single(&compare))) &&
+	    (!old || py_part_take(&result, old, true)) &&
+	    py_target_take(w, units, rank, target, &origin, &t))
+		done = part_update(w, &origin, wanted ? &compare : NULL,
+				   old ? &result : NULL, op, &t);
 	py_part_drop(&origin);
 	py_part_drop(&compare);
 	py_part_drop(&result);

@@ -164,8 +164,8 @@ static enum py_outcome accumulate_try(void *self, struct py_call *c)
 		return done;
 	if (!py_mpi_op(c->got[3], &op))
 		return PY_DECLINED;
-	done = py_mpi_update(w->window, w->units, c->got[0], NULL, c->got[1],
-			     object_or_none(c->got[2]), op, false);
+	done = py_mpi_update(w->window, w->units, c->got[0], NULL, NULL,
+			     c->got[1], object_or_none(c->got[2]), op, false);
 	return done == PY_DONE ? win_reach_self(w, c->got[1]) : done;
 }
 
@@ -185,7 +185,7 @@ static enum py_outcome fetch_try(void *self, struct py_call *c)
 	if ((single && c->got[3] && !PyLong_CheckExact(c->got[3])) ||
 	    !py_mpi_op(c->got[4], &op))
 		return PY_DECLINED;
-	return py_mpi_update(w->window, w->units, c->got[0], c->got[1],
+	return py_mpi_update(w->window, w->units, c->got[0], NULL, c->got[1],
 			     c->got[2], object_or_none(c->got[3]), op, single);
 }
 
@@ -203,8 +203,9 @@ static enum py_outcome swap_try(void *self, struct py_call *c)
 		return entered;
 	if (c->got[4] && !PyLong_CheckExact(c->got[4]))
 		return PY_DECLINED;
-	return py_mpi_swap(w->window, w->units, c->got[0], c->got[1], c->got[2],
-			   c->got[3], object_or_none(c->got[4]));
+	return py_mpi_update(w->window, w->units, c->got[0], c->got[1],
+			     c->got[2], c->got[3], object_or_none(c->got[4]),
+			     RMAEXT_CSWAP, true);
 }
 
 WIN_METHOD(Compare_and_swap, swap_try);
