@@ -430,7 +430,8 @@ void rmx_walk_start(struct rmx_walk *w, const struct rmx_side *side, char *base)
 	w->element = w->turn = base;
 	w->run = 0;
 	if (w->layout) {
-		memset(w->done, 0, (size_t)w->layout->loops * sizeof(*w->done));
+		for (int k = 0; k < w->layout->loops; k++)
+			w->done[k] = 0;
 		rmx_walk_enter_run(w);
 	} else {
 		w->at = base;

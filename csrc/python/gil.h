@@ -7,8 +7,8 @@
 #define RMAEXT_GIL_H
 
 #define PY_GIL_BYTES ((uint64_t)64 << 10)     /* copied in one piece */
-#define PY_GIL_RUN_BYTES ((uint64_t)16 << 10) /* in short runs */
-#define PY_GIL_RUNS 4096		      /* of a part of an array */
+#define PY_GIL_RUN_BYTES ((uint64_t)16 << 10) /* in any runs */
+#define PY_GIL_RUNS 4096		      /* of PY_GIL_BYTES */
 #define PY_GIL_UPDATE_BYTES ((uint64_t)4 << 10)
 #define PY_GIL_PLACES ((uint64_t)4 << 10)	 /* of puts and gets */
 #define PY_GIL_UPDATE_PLACES ((uint64_t)1 << 10) /* of updates */

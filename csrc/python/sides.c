@@ -21,14 +21,24 @@ static bool side_is_near(const struct rmaext_window *w, int64_t rank,
 	       rmx_passes(w, rank, first, len, access);
 }
 
+/* Is it in few runs? */
+static bool side_is_short(const struct rmx_side *side)
+{
+	const struct rmx_layout *l = side->layout;
+
+	return !l || l->runs * rmx_layout_turns(l) * (uint64_t)side->count <=
+			     PY_GIL_RUNS;
+}
+
 enum py_outcome py_move_sides(struct py_window *w, bool put, int64_t rank,
 			      uint64_t offset, const struct rmx_side *there,
 			      const struct rmx_side *own, char *data)
 {
 	struct rmaext_window *it = w->it.window;
 	const uint64_t bytes = own->bytes;
-	const bool row = rmx_side_is_whole(there) && rmx_side_is_whole(own);
-	const bool brief = bytes <= (row ? PY_GIL_BYTES : PY_GIL_RUN_BYTES);
+	const bool brief = bytes <= PY_GIL_RUN_BYTES ||
+			   (bytes <= PY_GIL_BYTES && side_is_short(there) &&
+			    side_is_short(own));
 	PyThreadState *thread = NULL;
 	char *at;
 
