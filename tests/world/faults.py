@@ -94,7 +94,7 @@ FAULTS = [
     Fault(
         "the part that notifies does not wait for the others",
         "am/send_queue.c",
-        "		       peer->line->bulks < RMX_CREDITS && !rmx_op_notifies(op);",
+        "		       peer->line->bulks < RMX_CREDITS && op->notify < 0;",
         "		       peer->line->bulks < RMX_CREDITS;",
     ),
     Fault(
@@ -263,8 +263,8 @@ FAULTS = [
     Fault(
         "a part begins one place late",
         "dtype/places.c",
-        "				rmx_place_at(p, some->first + i).offset +",
-        "				rmx_place_at(p, some->first + (i ? i - 1 : i)).offset +",
+        "				rmx_place_at(p, some->first + i).offset;",
+        "				rmx_place_at(p, some->first + (i ? i - 1 : i)).offset;",
     ),
     Fault(
         "an element goes to the target of the one before",
