@@ -347,10 +347,10 @@ def calls():
         "Request.waitany": lambda w: rmaext.Request.waitany([w.rget(1)]),  # in Request.waitany
         "Request.waitall": lambda w: rmaext.Request.waitall([w.rget(1)]),  # in Request.waitall
         "Array.add": lambda a: a.add(np.s_[:], 1.0),  # in Array.add
-        "Array.add_points": lambda a: a.add_points([[2, 0]], 1.0),  # in Array.add_points
-        "Array.fetch_add": lambda a: a.fetch_add((2, 0), 1.0),  # in Array.fetch_add
+        "Array.add_points": lambda a: a.add_points([[3, 0]], 1.0),  # in Array.add_points
+        "Array.fetch_add": lambda a: a.fetch_add((3, 0), 1.0),  # in Array.fetch_add
         "Array.index": lambda a: a[:],  # in Array.index
-        "Array.points": lambda a: a.points([[2, 0]]),  # in Array.points
+        "Array.points": lambda a: a.points([[3, 0]]),  # in Array.points
         "Store.get": lambda s: s.get([2, 3]),  # in Store.get
         "Prefetch.result": lambda w: store.prefetch([2, 3]).result(),  # in Prefetch.result
     }
