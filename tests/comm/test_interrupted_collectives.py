@@ -7,6 +7,7 @@ import textwrap
 
 import launch
 import pytest
+from support.jobs import together
 
 PRELUDE = """
 import errno, os, signal, sys, threading, time
@@ -39,6 +40,14 @@ def at(name, error):
 """
 
 
+# The route of communicators that are made from here on.
+ROUTES = {
+    "direct": "os.environ.pop('RMAEXT_ROUTE', None)",
+    "fabric": "os.environ['RMAEXT_ROUTE'] = 'fabric'",
+}
+shared_job = together(PRELUDE + AT, 2)
+
+
 def start(size, body, env=None, before="", **options):
     code = before + PRELUDE + AT + textwrap.dedent(body)
     env = {"PYTHONPATH": launch.PYTHONPATH} | (env or {})
@@ -53,10 +62,12 @@ HANDED = ["_fence_on", "collective", "__enter__", "begin", "reduce", "_meet", "_
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
-@pytest.mark.parametrize("route", ["direct", "fabric"])
+@pytest.mark.parametrize("route", ROUTES)
+@shared_job
 def test_a_signal_while_python_goes_on_with_a_fence_of_c(route, error):
     """This rank has come to the meeting by then; the call is given up, and the other one learns."""
-    body = f"""
+    return f"""
+        {ROUTES[route]}
         for name in {HANDED!r}:
             comm = world.Dup()
             win = rmaext.Window.allocate(comm, 4)
@@ -73,11 +84,8 @@ def test_a_signal_while_python_goes_on_with_a_fence_of_c(route, error):
             second = raising(win.fence)
             closed = "ClosedError" if rank else "SyncError"  # an interrupted fence may close it
             assert second.startswith(("SyncError", closed)), (name, second)
-        print("end", flush=True)
+        print("end")
         """
-    done = start(2, body, {"RMAEXT_ROUTE": "fabric" if route == "fabric" else None})
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("end") == 2
 
 
 def test_no_exception_of_a_signal_handler_is_lost_in_a_fence():
@@ -107,10 +115,12 @@ def test_no_exception_of_a_signal_handler_is_lost_in_a_fence():
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
-@pytest.mark.parametrize("route", ["direct", "fabric"])
+@pytest.mark.parametrize("route", ROUTES)
+@shared_job
 def test_a_signal_at_any_entry(route, error):
     """Both ranks learn of it at once or at the next call; none waits for ever."""
-    body = f"""
+    return f"""
+        {ROUTES[route]}
         for name in {ENTRIES!r}:
             comm = world.Dup()
             win = rmaext.Window.allocate(comm, 4)
@@ -134,12 +144,8 @@ def test_a_signal_at_any_entry(route, error):
                         assert text.split(":")[0] in ("SyncError", "ClosedError"), (name, told)
             else:
                 assert all(one == two == "passed" for _, one, two in told), (name, told)
-        print("end", flush=True)
+        print("end")
     """
-    env = {"RMAEXT_ROUTE": "fabric"} if route == "fabric" else {}
-    done = start(2, body, env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("end\n") == 2, done.stdout + done.stderr
 
 
 # those that a creation runs on the way
@@ -147,10 +153,12 @@ STAGES = ["exchange", "by", "gather_whole", "records", "take", "connect", "_adop
 
 
 @pytest.mark.parametrize("error", ["KeyboardInterrupt", "TimeoutError"])
-@pytest.mark.parametrize("route", ["direct", "fabric"])
+@pytest.mark.parametrize("route", ROUTES)
+@shared_job
 def test_a_signal_at_any_stage_of_a_creation(route, error):
     """The next creation takes place on all ranks, or is refused on all: none waits for ever."""
-    body = f"""
+    return f"""
+        {ROUTES[route]}
         outcomes = set()
         for name in {STAGES!r}:
             comm = world.Dup()
@@ -171,12 +179,8 @@ def test_a_signal_at_any_stage_of_a_creation(route, error):
             assert told[0][2] in ("passed", "SyncError"), (name, told)
             outcomes.add(told[0][2])
         assert "SyncError" in outcomes, outcomes
-        print("end", flush=True)
+        print("end")
     """
-    env = {"RMAEXT_ROUTE": "fabric"} if route == "fabric" else {}
-    done = start(2, body, env)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("end\n") == 2, done.stdout + done.stderr
 
 
 def test_others_go_on_after_a_refused_call():

@@ -12,9 +12,10 @@ from pathlib import Path
 import launch
 import pytest
 from same_node import PRELUDE, start
-from support.jobs import clean
+from support.jobs import clean, together
 
 MPICH = launch.launcher()[1] == "mpich"
+shared_job = together(PRELUDE, 2)
 
 
 # -- what is used ----------------------------------------------------------------------
@@ -52,9 +53,10 @@ def test_direct_windows_use_nothing_else(tmp_path):
     clean(start(2, body, env=env), 2)
 
 
+@shared_job
 def test_three_thousand_windows_at_once():
     """Descriptors and mappings do not grow with their number; memory goes back with the last."""
-    body = """
+    return """
         allocate().close()
         def state():
             gc.collect()
@@ -74,12 +76,12 @@ def test_three_thousand_windows_at_once():
             win.close()
         print("end")
     """
-    clean(start(2, body), 2)
 
 
+@shared_job
 def test_large_windows():
     """More than the first segment, more than a doubling, more than there is memory for."""
-    body = """
+    return """
         sizes = [17 << 20, 40 << 20, 3 << 30, 1 << 38]
         wins = [rmaext.Window.allocate(world, n, "u1") for n in sizes]
         for win, n in zip(wins, sizes):
@@ -99,7 +101,6 @@ def test_large_windows():
             win.close()
         print("end")
     """
-    clean(start(2, body), 2)
 
 
 def test_few_descriptors():
@@ -279,9 +280,10 @@ def test_memory_after_a_sudden_end(end, make):
 
 
 @pytest.mark.parametrize("make", ["allocate", "own"])
+@shared_job
 def test_memory_after_close_is_not_written(make):
     """By a put, or a put_many, of another thread that was on its way in close()."""
-    body = f"""
+    return f"""
         n = 6_000_000
         data, at = np.full(n, 7.0), np.arange(200_000)
         fresh = rmaext.zeros if "{make}" == "allocate" else np.zeros
@@ -319,7 +321,6 @@ def test_memory_after_close_is_not_written(make):
             world.Barrier()
         print("end")
     """
-    clean(start(2, body), 2)
 
 
 @pytest.mark.parametrize("make", ["allocate", "own"])
@@ -349,9 +350,10 @@ def test_rank_that_runs_another_program(make):
     assert done.stdout.count("end") == 1, done.stdout + done.stderr
 
 
+@shared_job
 def test_board_is_not_reused_while_a_rank_wakes_up_in_it():
     """Rank 1 is stopped in the last meeting; meanwhile rank 0 frees all that it can."""
-    body = """
+    return """
         from support.processes import stopped
         pids = world.allgather(os.getpid())
         for i in range(2):
@@ -380,7 +382,6 @@ def test_board_is_not_reused_while_a_rank_wakes_up_in_it():
             world.Barrier()
         print("end")
     """
-    clean(start(2, body, env={"PYTHONPATH": launch.PYTHONPATH}), 2)
 
 
 def test_fence_does_not_succeed_when_the_board_goes():

@@ -7,8 +7,10 @@ import textwrap
 
 import launch
 import pytest
-from same_node import start
-from support.jobs import clean
+from same_node import PRELUDE, start
+from support.jobs import clean, together
+
+shared_job = together(PRELUDE, 2)
 
 # -- fork ----------------------------------------------------------------------------------
 
@@ -371,14 +373,15 @@ WAITS = {
 @pytest.mark.parametrize(
     "name", ["fence", "close", "creation", pytest.param("network", marks=pytest.mark.matrix)]
 )
+@shared_job
 def test_interrupted_wait(name):
-    body = textwrap.dedent(LATE) + textwrap.dedent(WAITS[name]) + "\nprint('end')"
-    clean(start(2, body), 2)
+    return textwrap.dedent(LATE) + textwrap.dedent(WAITS[name]) + "\nprint('end')"
 
 
+@shared_job
 def test_interrupted_at_any_time():
     """A handler raises every few hundred microseconds; memory and counters stay right."""
-    body = """
+    return """
         class Now(Exception): pass
 
         def handler(signum, frame):
@@ -411,4 +414,3 @@ def test_interrupted_at_any_time():
         win.close()
         print("end")
     """
-    clean(start(2, body), 2)

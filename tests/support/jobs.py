@@ -3,10 +3,15 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import subprocess
+import textwrap
+from collections.abc import Callable
 from typing import Any
 
 import launch
+import pytest
 
 PRELUDE = """
 import gc, os, random, signal, subprocess, sys, threading, time, warnings, weakref
@@ -91,6 +96,60 @@ def clean(done: subprocess.CompletedProcess[str], ends: int = 0) -> None:
     assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}{done.stderr}"
     assert not done.stderr, done.stderr
     assert done.stdout.count("end") == ends, done.stdout
+
+
+# One that fails ends the job at once.
+_EACH = """
+import traceback
+from mpi4py import MPI
+for program in PROGRAMS:
+    try:
+        exec(program, {"__name__": "__main__"})
+    except BaseException:
+        traceback.print_exc()
+        MPI.COMM_WORLD.Abort(1)
+"""
+
+
+def together(
+    prelude: str, size: int, **env: str
+) -> Callable[[Callable[..., str]], Callable[..., None]]:
+    """Have tests that return a program share a job: a decorator for those of a file.
+
+    Nobody dies in their programs, each of which ends by `print("end")` and leaves nothing that
+    another would notice. They run one after the other, and all have passed if that job is clean;
+    if not, each has a job of its own, so that each has its own verdict.
+    """
+
+    @functools.cache
+    def passed(programs: tuple[str, ...]) -> bool:
+        try:
+            done = start(size, f"PROGRAMS = {programs!r}{_EACH}", env=env, timeout=60)
+            clean(done, size * len(programs))
+        except AssertionError:
+            return False
+        return True
+
+    def code(test: Any) -> str:
+        arguments = test.callspec.params if hasattr(test, "callspec") else {}
+        return prelude + textwrap.dedent(test.function.program(**arguments))
+
+    def share(program: Callable[..., str]) -> Callable[..., None]:
+        @functools.wraps(program)
+        def test(request: pytest.FixtureRequest, **arguments: Any) -> None:
+            tests = [
+                it for it in request.session.items if getattr(it.function, "alike", None) is share
+            ]
+            if len(tests) == 1 or not passed(tuple(map(code, tests))):
+                clean(start(size, code(request.node), env=env, timeout=45), size)
+
+        own = inspect.signature(program).parameters.values()
+        fixture = inspect.Parameter("request", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        signature = inspect.Signature([fixture, *own])
+        vars(test).update(program=program, alike=share, __signature__=signature)
+        return test
+
+    return share
 
 
 def passes(
