@@ -35,7 +35,6 @@ import pytest
 
 os.environ.setdefault("RMAEXT_TRACEBACK", "full")  # whoever tests rmaext wants its frames
 UNDER_MPIEXEC = launch.under_mpiexec()
-PRETENDED = ("fabric", "mixed")  # routes that the whole run is told to take
 GRACE = 5.0  # seconds that a rank which failed waits for the others
 
 PASSED, SKIPPED, FAILED = range(3)
@@ -105,6 +104,7 @@ def mpirun() -> Callable[..., Any]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "node: has the fixture node, whatever the run pretends")
     if UNDER_MPIEXEC:
         State.rank, State.size = _mpi().COMM_WORLD.rank, _mpi().COMM_WORLD.size
         # In a folder of all ranks pytest's clean-up fails, if two come to it at once.
@@ -130,8 +130,11 @@ def pytest_configure_last(config: pytest.Config) -> None:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if {"comm", "world"} & set(getattr(item, "fixturenames", ())):
+    fixtures = set(getattr(item, "fixturenames", ()))
+    if {"comm", "world"} & fixtures:
         item.add_marker("mpi")
+    if "node" in fixtures:
+        item.add_marker("node")
     for mark in item.iter_markers("mpi"):
         wrong = [*map(repr, mark.args), *(set(mark.kwargs) - {"min_size", "max_size"})]
         if wrong:
@@ -173,8 +176,6 @@ def wanted(item: pytest.Item) -> bool:
     """
     if item.get_closest_marker("pair") and State.size != 2:
         return False
-    if "node" in item.fixturenames and State.size > 1 and launch.test_route() in PRETENDED:
-        return False  # that undoes it: these are the same at 2:direct and at 4
     alone = getattr(item, "callspec", None) and item.callspec.params.get("comm") == "self"
     beside = State.size == 2 and launch.test_route() != "fabric"
     return bool(item.get_closest_marker("mpi")) and (beside or not alone)
