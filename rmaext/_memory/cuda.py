@@ -53,6 +53,12 @@ class _Facts(NamedTuple):
     stream: int | None = None  # whose work comes first, where the protocol leaves that to us
 
 
+def _by_dlpack(it: Any) -> bool:
+    """Return whether DLPack says where it lies; else the other protocol, which has all dtypes."""
+    kind = type(it)
+    return hasattr(kind, "__dlpack_device__") and not getattr(kind, "has_all_dtypes", False)
+
+
 def _name(it: Any) -> str:
     return f"a {type(it).__module__}.{type(it).__qualname__} on a device"
 
@@ -146,7 +152,7 @@ class Passage:
         self.stream: Any = None
         self._capsule: Any = None
         self._limit = int((config.timeout_seconds(None) if limit is None else limit) * 1e9)
-        if hasattr(type(it), "__dlpack_device__"):
+        if _by_dlpack(it):
             self.number = int(it.__dlpack_device__()[1])
             self.device = opened(it, self.number)
             handle = self._take()
@@ -252,7 +258,7 @@ def landing(it: Any, keep: bool, limit: float | None = None) -> Landing:
     """Return where a result for the array comes to; `keep`: with what the array has. Local."""
     if keep:
         return Landing.of(it, fetch(it, limit), limit)
-    if hasattr(type(it), "__dlpack_device__"):
+    if _by_dlpack(it):
         opened(it, int(it.__dlpack_device__()[1]))
         capsule = it.__dlpack__(stream=-1)  # nobody waits: only the copy comes behind others
         facts = _of_capsule(it, capsule)

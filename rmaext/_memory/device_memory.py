@@ -8,10 +8,11 @@ import functools
 import importlib
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 
 from .._native._lib import ffi, lib
 from .._native.owned import owned
@@ -23,7 +24,7 @@ from .devices import DeviceArray
 from .node import sized
 from .pages import Wish
 
-__all__ = ["LIBRARIES", "array_of", "empty"]
+__all__ = ["LIBRARIES", "array_of", "copied", "empty", "opened", "over"]
 
 _CHUNK = 1 << 24  # bytes of zeros that are copied at once
 LIBRARIES: dict[ArrayLibrary, tuple[str, str]] = {  # module, and what takes an array of another
@@ -52,7 +53,11 @@ class DeviceMemory:
     ----------
     shape : tuple of int
     dtype : numpy.dtype
+    has_all_dtypes : bool
+        That the protocol of CUDA's arrays has; DLPack has no records, texts and dates.
     """
+
+    has_all_dtypes = True
 
     def __init__(self, place: Any, number: int) -> None:
         self._place, self._number = place, number
@@ -92,11 +97,74 @@ def _number(device: str) -> int:
     return int(number or 0)
 
 
+def opened(device: Any) -> tuple[int, Any]:
+    """Return number and C's handle of a device that a program names. Local.
+
+    Raises
+    ------
+    ValueError
+        There is no such kind of device.
+    Unsupported
+        The program has no context on it.
+    LibraryError, RmaError
+        CUDA, or the device, is not there.
+    """
+    where, number = f"device={device!r}", _number(str(device))
+    try:
+        return number, cuda.opened(where, number)
+    except Unsupported:
+        text = f"{where}: this process has no active context there: make one before, as "
+        text += f"cupy.zeros(1) or torch.zeros(1, device={device!r}) does"
+        raise Unsupported(errno.EOPNOTSUPP, text) from None
+
+
+def over(place: DeviceArray) -> Any:
+    """Return an array for the program over such a place. Local.
+
+    It is one of CuPy or PyTorch, if the program has imported that and it has such elements; else
+    a `DeviceMemory`.
+    """
+    made = DeviceMemory(place, place.number)
+    for name in ("cupy", "torch"):
+        if name in sys.modules:
+            with suppress(TypeError, ValueError, BufferError, RuntimeError):
+                return array_of(made, name)
+            break
+    return made
+
+
+def _new(nbytes: int, device: str) -> Any:
+    """Return so many bytes of undefined contents."""
+    number, handle = opened(device)
+    address = ffi.new("void **")
+    code = lib.rmaext_device_allocate(handle, max(nbytes, 1), address)
+    cuda.called(code, f"device={device!r}")
+    free = functools.partial(lib.rmaext_device_free, handle)
+    memory = ffi.buffer(owned(ffi.cast("char *", address[0]), free), max(nbytes, 1))
+    flat = np.frombuffer(memory, np.uint8)[:nbytes].view(DeviceArray)
+    flat.number, flat.handle = number, handle
+    return flat
+
+
+def copied(values: NDArray[Any], device: str) -> Any:
+    """Return an array of new memory of a device, with these values. Local, blocking.
+
+    Raises
+    ------
+    LibraryError, RmaError
+        As `empty`.
+    """
+    flat = _new(values.nbytes, device)
+    if values.nbytes:
+        bytes_ = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+        cuda.fill(DeviceMemory(flat, flat.number), bytes_)
+    return over(flat.view(values.dtype).reshape(values.shape))
+
+
 def empty(shape: int | tuple[int, ...], dtype: DTypeLike, device: str, wish: Wish) -> DeviceArray:
     """Return new memory of a device, filled with zeros. Local, blocking.
 
-    What it is for the program (`given`) is an array of CuPy or PyTorch, if the program has
-    imported that; else a `DeviceMemory`.
+    What it is for the program (`given`) says `over`.
 
     Raises
     ------
@@ -108,34 +176,20 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike, device: str, wish: Wis
     LibraryError, RmaError
         CUDA is not there, or fails; the device has no memory left.
     """
-    where, number = f"device={device!r}", _number(device)
+    _number(str(device))
     if wish != Wish():
-        raise ValueError(f"{where}: hint, fixed_address, lazy and hugepages are for the host's")
+        text = f"device={device!r}: hint, fixed_address, lazy and hugepages are for the host's"
+        raise ValueError(text)
     dims, dtype, nbytes = sized(shape, dtype)
-    try:
-        handle = cuda.opened(where, number)
-    except Unsupported:
-        text = f"{where}: this process has no active context there: make one before, as "
-        text += f"cupy.zeros(1) or torch.zeros(1, device={device!r}) does"
-        raise Unsupported(errno.EOPNOTSUPP, text) from None
-    address = ffi.new("void **")
-    cuda.called(lib.rmaext_device_allocate(handle, max(nbytes, 1), address), where)
-    free = functools.partial(lib.rmaext_device_free, handle)
-    memory = ffi.buffer(owned(ffi.cast("char *", address[0]), free), max(nbytes, 1))
-    flat = np.frombuffer(memory, np.uint8)[:nbytes]
+    flat = _new(nbytes, device)
     zeros = np.zeros(min(nbytes, _CHUNK), np.uint8)
     for start in range(0, nbytes, _CHUNK):
         some = flat[start : start + _CHUNK]
-        with cuda.filling(DeviceMemory(some, number), zeros[: some.size]) as way:
+        with cuda.filling(DeviceMemory(some, flat.number), zeros[: some.size]) as way:
             way.finish()
     place = flat.view(dtype).reshape(dims)
-    array = place.view(DeviceArray)
-    array.number, array.handle = number, handle
-    array.given = DeviceMemory(place, number)
-    for name in ("cupy", "torch"):
-        if name in sys.modules:
-            array.given = array_of(array.given, name)
-            break
+    array: DeviceArray = place.view()
+    array.given = over(place)
     return array
 
 

@@ -43,6 +43,7 @@ from .._runtime.failures import advised
 from .._runtime.reports import dtype_name, numbers
 from ..typing import ScalarT
 from ._agreement import Opening, bracketed, common, exchange
+from ._device import checked, copied
 from ._values import taken
 from ._windows import MESSAGE, Closing, Pause, deadline, lost_error, rank_of
 
@@ -101,11 +102,13 @@ class Channel(Closing, Generic[ScalarT]):
         wait; up to 2**31, the same on all ranks.
     timeout : float, optional
         Of the windows, and of a `send` whose reader takes nothing: see `rmaext.Window`.
+    device : str, optional
+        "cuda:0", for one: what this rank receives are arrays on that device; ranks may differ.
 
     Raises
     ------
-    TypeError, ValueError, MemoryError
-        On every rank, if any rank's arguments do not fit, or they differ.
+    TypeError, ValueError, MemoryError, Unsupported, LibraryError, RmaError
+        On every rank, if any rank's arguments do not fit, or they differ, but for `device`.
     SyncError
         On every rank, if the ranks are in different collective calls.
 
@@ -135,6 +138,13 @@ class Channel(Closing, Generic[ScalarT]):
     received, so is what the others send, and then PeerLostError is raised, once, which names it.
     A `send` to it is PeerLostError; to others all is as before.
 
+    **Devices.** `send` takes arrays on any device: it waits for the work of their stream, and
+    copies them to the host. With `device` each array that `receive`, `try_receive` or a loop
+    returns is new memory there, of CuPy or PyTorch if the program has imported one of them, ready
+    for the next kernel. What is on its way lies in the host's memory all the same, as readers look
+    for it there: so send large arrays, as each call allocates, which may wait for the device.
+    Where that fails, nothing is lost: the next call returns the records.
+
     Memory: on each rank `capacity` records of each rank, 8 bytes for each of them, and a third
     of that, up to 256 KiB. Cost: two copies of the records, and on one node some 5 us a call of
     `send` and 10 us a call of `receive`, so send arrays. Over the network a message for each call
@@ -156,7 +166,13 @@ class Channel(Closing, Generic[ScalarT]):
 
     @bracketed
     def __init__(
-        self, comm: MPI.Comm, dtype: DTypeLike, capacity: int, *, timeout: float | None = None
+        self,
+        comm: MPI.Comm,
+        dtype: DTypeLike,
+        capacity: int,
+        *,
+        timeout: float | None = None,
+        device: str | None = None,
     ) -> None:
         def tell() -> tuple[Any, int, int]:
             count, kind = operator.index(capacity), np.dtype(dtype)
@@ -166,6 +182,8 @@ class Channel(Closing, Generic[ScalarT]):
                 text = f"dtype {dtype_name(kind)} has dimensions: make it a field, "
                 raise TypeError(text + f"as in [('record', {kind.base}, ...)]")
             empty(0, kind)  # raises what a window would
+            if device is not None:
+                checked(device)
             return kind, count, int.from_bytes(os.urandom(8), "little")
 
         told = exchange(comm, "Channel", tell, timeout)
@@ -176,6 +194,7 @@ class Channel(Closing, Generic[ScalarT]):
         self._comm, self._me, size = comm, comm.rank, comm.size
         self._dtype: np.dtype[Any] = np.dtype(dtype)
         self._capacity, self._keys = told[0][1], [key for _, _, key in told]
+        self._device = device
         self._least = -(-(_WORD + self._dtype.itemsize) // 8) * 8  # bytes of a message
         # and what is left free at the end of the ring, room for that, and for the last word
         self._size = (self._capacity + 2) * self._least + _WORD
@@ -273,7 +292,7 @@ class Channel(Closing, Generic[ScalarT]):
 
         Parameters
         ----------
-        records : array_like
+        records : array_like or array on a device
             Of the dtype, any shape, any number, none included; scalars and tuples as
             `rmaext.elements` takes them. Nothing is cast. More than `capacity` go in pieces.
         rank : int
@@ -443,8 +462,9 @@ class Channel(Closing, Generic[ScalarT]):
         -------
         source : int
             Who has sent them.
-        records : numpy.ndarray
-            Of one dimension, one at least, in the order in which they were sent; new memory.
+        records : numpy.ndarray or array on a device
+            Of one dimension, one at least, in the order in which they were sent; new memory, of
+            the channel's `device` if it has one.
 
         None instead of both if all other ranks are done, and nothing is left.
 
@@ -513,7 +533,10 @@ class Channel(Closing, Generic[ScalarT]):
         try:
             if not self._pop(got):
                 fetch(got)
-            return got[0] if got else None
+            if not got or self._device is None:
+                return got[0] if got else None
+            source, records = got[0]
+            return source, copied(records, self._device)
         except BaseException:
             self._inbox.extendleft(got)  # it is not handed out
             raise

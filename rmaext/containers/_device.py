@@ -1,16 +1,59 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""This rank's memory on a device, as containers copy parts of it."""
+"""What containers know of devices: memory there, and arrays that are given or handed out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import Window
+from .._memory.devices import Landing, landed, of_cuda
 
-__all__ = ["OnDevice"]
+__all__ = ["Landing", "OnDevice", "checked", "copied", "fill", "landed", "of_cuda", "parts"]
+
+
+def checked(device: str) -> None:
+    """Raise what `Window.allocate` does for a device. Local."""
+    from .._memory import device_memory  # late: most programs have none
+
+    device_memory.opened(device)
+
+
+def copied(values: NDArray[Any], device: str) -> Any:
+    """Return an array of new memory of a device, with these values. Local, blocking."""
+    from .._memory import device_memory
+
+    return device_memory.copied(values, device)
+
+
+def fill(memory: Any, dtype: np.dtype[Any], write: Callable[[NDArray[Any]], None]) -> None:
+    """Have elements written to the bytes of a window: where they lie, or copied to the device."""
+    cuda = of_cuda(memory)
+    if cuda is None:
+        write(memory.view(dtype))
+    else:
+        made = np.empty(memory.shape, np.uint8)
+        write(made.view(dtype))
+        cuda.fill(memory, made)
+
+
+def parts(memory: Any, dtype: np.dtype[Any], cut: Callable[[NDArray[Any]], Any]) -> Any:
+    """Return what `cut` makes of the bytes of a window, as elements that may not be written.
+
+    On a device they are arrays for the program, which it can write to.
+    """
+    cuda = of_cuda(memory)
+    if cuda is None:
+        array = memory.view(dtype)
+        array.flags.writeable = False
+        return cut(array)
+    from .._memory.device_memory import over
+
+    found: Any = cut(cuda.device_array(memory).view(dtype))
+    return list(map(over, found)) if isinstance(found, list) else over(found)
 
 
 class OnDevice:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._runtime.reports import dtype_name
+from ._device import of_cuda
 from ._values import taken
 
 __all__ = ["Brought", "Samples"]
@@ -34,7 +35,7 @@ class Samples:
     Parameters
     ----------
     given : numpy.ndarray or sequence of array_like
-        As for `Store`. Nothing is copied but what is no array.
+        As for `Store`. Nothing is copied but what is no array, or lies on a device.
     """
 
     def __init__(self, given: Any = ()) -> None:
@@ -42,7 +43,7 @@ class Samples:
         self.records: Sequence[Array] = ()
         if isinstance(given, (str, bytes, dict, set, np.generic)):
             raise TypeError(f"samples must be a sequence of arrays, not {type(given).__name__}")
-        if isinstance(given, np.ndarray):
+        if isinstance(given, np.ndarray) or of_cuda(given) is not None:
             self.whole = array = _plain(given)
             if not array.ndim:
                 raise TypeError("samples are one number: give an array of at least one dimension")
@@ -101,7 +102,8 @@ def _plain(given: Any) -> Array:
     """Return an array that other ranks can read, or raise."""
     if _is_masked(given):
         raise TypeError("samples are masked arrays, whose masks would be lost: use filled()")
-    array = np.asarray(given)
+    cuda = of_cuda(given)
+    array = np.asarray(given) if cuda is None else cuda.fetch(given)
     if array.dtype.hasobject:
         raise TypeError(
             f"samples of dtype {dtype_name(array.dtype)} hold Python objects: convert them"

@@ -17,6 +17,7 @@ from .._runtime.copies import Unique
 from .._runtime.reports import dtype_name
 from ..typing import ScalarT
 from ._agreement import Opening, bracketed, exchange
+from ._device import Landing, fill, landed, of_cuda, parts
 from ._layout import Layout, Places, agreed, checked, out_of_range
 from ._samples import Brought, Samples
 
@@ -35,15 +36,20 @@ class Batch(NamedTuple):
     places: Places
     values: Array  # flat, of the records' dtype
     flat: bool
-    out: Array | None
+    out: Any
+    landing: Landing | None = None  # of an `out` on a device, to which it is copied at the end
 
     def result(self, layout: Layout) -> Any:
         """Return what the caller asked for, once it is read."""
+        values: Any = self.values
+        if self.landing is not None:
+            landed(self.landing)
+            values = self.out if values.size == self.landing.size else self.out[: values.size]
         if self.flat:
-            return self.values, layout.starts(self.places)
+            return values, layout.starts(self.places)
         if self.out is not None and layout.shape is not None:
             return self.out
-        return layout.cut(self.values, self.places)
+        return layout.cut(values, self.places)
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -149,16 +155,21 @@ class Store(Unique, Generic[ScalarT]):
     samples : numpy.ndarray or sequence of array_like
         This rank's records. An array of n dimensions has the records `samples[i]`, of n - 1.
         Arrays in a sequence all have one dtype and as many dimensions; their shapes may
-        differ. A rank may have none. They are copied, and may be freed then.
+        differ. A rank may have none. They are copied, and may be freed then. Arrays on a device
+        are samples, too: a whole one, or each of a sequence.
     timeout : float, optional
         Seconds without progress after which a call raises `RmaTimeout`; by default
         RMAEXT_TIMEOUT, or 60.
+    device : str, optional
+        "cuda:0", for one: the records of this rank lie on that device, as of
+        `rmaext.Window.allocate`; ranks may differ.
 
     Raises
     ------
-    TypeError, ValueError, MemoryError
-        On every rank, if any rank's samples do not fit, or the ranks' dtypes or dimensions
-        differ; the message names the ranks. What a sequence raises when it is read, too.
+    TypeError, ValueError, MemoryError, Unsupported, LibraryError, RmaError
+        On every rank, if any rank's samples or device do not fit, or the ranks' dtypes or
+        dimensions differ; the message names the ranks. What a sequence raises when it is read,
+        too.
     SyncError, PeerLostError, RmaTimeout
         The ranks are in different collective calls, or one is lost.
 
@@ -179,6 +190,11 @@ class Store(Unique, Generic[ScalarT]):
     for each record of all ranks, and if more than the first dimension differs, 8 more for each
     dimension; where all are equal, there is none. Creation copies the samples once, and reads
     the tables of all ranks.
+
+    **Devices.** With `device` the records lie there, and the tables of lengths on the host. They
+    come there by this process's memory, once; `local` is of CuPy or PyTorch if the program has
+    imported one of them. A batch comes to the host's memory unless `out` is on a device, which is
+    filled from there, wherever the records lie.
 
     **Threads and signal handlers.** Any may read at once, and wait for any `Prefetch`: nothing
     of a store changes until `close`. A read that is interrupted (Ctrl-C) can be made again.
@@ -211,6 +227,8 @@ class Store(Unique, Generic[ScalarT]):
         comm: MPI.Comm,
         samples: NDArray[ScalarT] | Sequence[ArrayLike],
         timeout: float | None = None,
+        *,
+        device: str | None = None,
     ) -> None:
         if hasattr(self, "_win"):
             raise RuntimeError("this store was made before; make another one")
@@ -226,9 +244,10 @@ class Store(Unique, Generic[ScalarT]):
         layout.read_tables(comm, own, timeout)
         with Opening() as stack:
             # All pages at once: so a lack of memory is an error, and not a signal.
-            win = Window.allocate(comm, own.nbytes, np.uint8, "r", timeout, lazy=False)
+            how: dict[str, Any] = {"lazy": False} if device is None else {"device": str(device)}
+            win = Window.allocate(comm, own.nbytes, np.uint8, "r", timeout, **how)
             stack.enter_context(win)
-            own.copy_to(win.local.view(layout.dtype))
+            fill(win.local, layout.dtype, own.copy_to)
             win.fence()
             stack.pop_all()
         self._win = win
@@ -269,11 +288,13 @@ class Store(Unique, Generic[ScalarT]):
 
     @property
     def local(self) -> Any:
-        """This rank's records, as `get` returns a batch, but read-only and not copied. Local."""
+        """This rank's records, as `get` returns a batch, but read-only and not copied. Local.
+
+        On a device they are arrays there, which nothing keeps from being written to: do not.
+        """
         own, layout = self.local_indices, self._layout
-        array = self._win.local.view(layout.dtype)
-        array.flags.writeable = False
-        return layout.cut(array, layout.places(np.arange(own.start, own.stop)))
+        places = layout.places(np.arange(own.start, own.stop))
+        return parts(self._win.local, layout.dtype, lambda array: layout.cut(array, places))
 
     @property
     def local_indices(self) -> range:
@@ -327,7 +348,7 @@ class Store(Unique, Generic[ScalarT]):
             ones count from the end. Or a mask of all records.
         flat : bool, optional
             Return the elements of all records one after another.
-        out : numpy.ndarray, optional
+        out : numpy.ndarray or array on a device, optional
             C-contiguous memory to read into, of the store's dtype. If records have one shape
             and `flat` is False, of the shape of the result; else of one dimension, with as
             many elements as the batch has, or more.
@@ -410,7 +431,7 @@ class Store(Unique, Generic[ScalarT]):
         request = self._win.rget_ranges(*batch.arguments)
         return Prefetch(self._layout, batch, request)
 
-    def _batch(self, call: str, given: Indices, flat: bool, out: Array | None) -> Batch:
+    def _batch(self, call: str, given: Indices, flat: bool, out: Any) -> Batch:
         layout = self._layout
         places = layout.places(checked(call, given, layout.count))
         count = layout.elements(places)
@@ -420,17 +441,23 @@ class Store(Unique, Generic[ScalarT]):
         exact = layout.shape is not None and not flat
         if layout.shape is not None and exact:
             shape = (len(places.ranks), *layout.shape)
-        if not isinstance(out, np.ndarray) or out.dtype != layout.dtype:
-            what = dtype_name(out.dtype) if isinstance(out, np.ndarray) else type(out).__name__
+        host, cuda = out, of_cuda(out)
+        if cuda is not None:
+            host = cuda.landing(out, False)
+            if host.size != count and not exact:  # what lies behind the batch stays
+                host = cuda.landing(out, True)
+        if not isinstance(host, np.ndarray) or host.dtype != layout.dtype:
+            what = dtype_name(host.dtype) if isinstance(host, np.ndarray) else type(out).__name__
             raise TypeError(
                 f"{call}: out must be an array of {dtype_name(layout.dtype)}, not {what}"
             )
-        if out.shape != shape and (exact or out.ndim != 1 or out.size < count):
+        if host.shape != shape and (exact or host.ndim != 1 or host.size < count):
             least = "" if exact else ", or longer"
-            raise ValueError(f"{call}: out has shape {out.shape}, and must have {shape}{least}")
-        if not out.flags.c_contiguous or not out.flags.writeable:
+            raise ValueError(f"{call}: out has shape {host.shape}, and must have {shape}{least}")
+        if not host.flags.c_contiguous or not host.flags.writeable:
             raise ValueError(f"{call}: out must be C-contiguous and writeable")
-        return Batch(places, out.reshape(-1)[:count], flat, out)
+        values = np.asarray(host).reshape(-1)[:count]
+        return Batch(places, values, flat, out, host if isinstance(host, Landing) else None)
 
     # -- the end -----------------------------------------------------------------------
 

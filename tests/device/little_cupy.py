@@ -32,6 +32,9 @@ class ndarray:
         held = SimpleNamespace(__array_interface__={**facts, "data": (at, False)})
         return np.asarray(held)
 
+    def reshape(self, *shape):
+        return ndarray(self.place.reshape(*shape), self.owner)
+
     def __getitem__(self, key):
         items = key if isinstance(key, tuple) else (key,)
         return ndarray(self.place[(*items, ...)], self.owner)

@@ -8,7 +8,7 @@ import pytest
 
 import rmaext
 from rmaext._memory import cuda as reader
-from rmaext.containers import Array, Published
+from rmaext.containers import Array, Channel, Published, Store
 
 pytestmark = pytest.mark.mpi
 
@@ -135,11 +135,21 @@ def test_no_version_is_torn(device, comm):
         comm.Barrier()
 
 
-@pytest.mark.parametrize("make", [Array, Published])
+MAKES = {
+    "Array": lambda comm, device: Array(comm, 5, device=device),
+    "Published": lambda comm, device: Published(comm, 5, device=device),
+    "Store": lambda comm, device: Store(comm, np.zeros(5), device=device),
+    "Channel": lambda comm, device: Channel(comm, float, 5, device=device),
+}
+
+
+@pytest.mark.parametrize("make", MAKES.values(), ids=MAKES)
 def test_bad_devices(cuda, comm, make):
+    """One rank's is an error on all, and the next one is made."""
     last = comm.size - 1
-    with pytest.raises(ValueError, match="must be 'cuda:0'"):
-        make(comm, 5, device="rocm:0" if comm.rank == last else "cuda:0")
+    for wrong in "rocm:0", 0, "cuda:-1", b"cuda:0":
+        with pytest.raises(ValueError, match="must be 'cuda:0'"):
+            make(comm, wrong if comm.rank == last else "cuda:0")
     with pytest.raises(rmaext.RmaError, match="no such device"):
-        make(comm, 5, device="cuda:5" if comm.rank == last else None)
-    make(comm, 5, device="cuda:0").close()
+        make(comm, "cuda:5" if comm.rank == last else None)
+    make(comm, "cuda:0").close()

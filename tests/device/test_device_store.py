@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""Store with records, samples and results on devices, on all ranks or on some."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import numpy as np
+import pytest
+
+import rmaext
+from rmaext._memory import cuda as reader
+from rmaext.containers import Store
+
+pytestmark = pytest.mark.mpi
+RECORD = [("x", "f4"), ("n", "i8")]
+DTYPES = ["?", "i1", "u2", "f2", "f4", "i8", "c16", ">i4", "S5", "U3", "M8[s]", "g", RECORD]
+
+
+@pytest.fixture(params=["all", "some", "none"])
+def device(request, cuda, comm):
+    """Where the records of this rank lie."""
+    here = request.param == "all" or (request.param == "some" and comm.rank % 2 == 0)
+    return "cuda:0" if here else None
+
+
+def host(it):
+    return it if isinstance(it, np.ndarray) else reader.fetch(it)
+
+
+def brought(comm, dtype, rows=3, tail=(4,)):
+    """All ranks' records, of which each rank brings so many."""
+    count = comm.size * rows * int(np.prod(tail))
+    raw = np.random.default_rng(7).integers(48, 58, count * np.dtype(dtype).itemsize, "u1")
+    if np.dtype(dtype).kind == "b":
+        raw &= 1
+    if np.dtype(dtype).kind == "U":
+        raw.reshape(-1, 4)[:, 1:] = 0
+    return raw.view(dtype).reshape(comm.size * rows, *tail)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_dtype(device, comm, dtype):
+    every = brought(comm, dtype)
+    with Store(comm, every[3 * comm.rank :][:3], device=device) as store:
+        assert store.dtype == every.dtype
+        order = np.random.default_rng(comm.rank).permutation(len(every))
+        assert store.get(order).tobytes() == every[order].tobytes()
+        assert store[-1].tobytes() == every[-1].tobytes()
+        assert store.prefetch(order).result().tobytes() == every[order].tobytes()
+        assert host(store.local).tobytes() == every[3 * comm.rank :][:3].tobytes()
+        assert isinstance(store.local, np.ndarray) == (device is None)
+
+
+@pytest.mark.parametrize("tail", [False, True])
+def test_records_of_several_shapes(cuda, device, comm, tail, monkeypatch):
+    from device import little_cupy
+
+    lengths = range(1, 2 * comm.size + 1)
+    every = [np.arange(n * (2 if tail else 1), dtype="f4") + 10 * n for n in lengths]
+    every = [it.reshape(-1, 2) if tail else it for it in every]
+    mine = every[2 * comm.rank :][:2]
+    given = [cuda.Array.from_numpy(mine[0]), mine[1]]
+    with Store(comm, given, device=device) as store:
+        got = store.get(slice(None))
+        assert all((a == b).all() for a, b in zip(got, every, strict=True))
+        assert all((host(a) == b).all() for a, b in zip(store.local, mine, strict=True))
+        total = sum(it.size for it in every)
+        out = little_cupy.asarray(np.full(total + 3, 7, "f4"))
+        got = store.get(slice(None), out=out)
+        assert all((host(a) == b).all() for a, b in zip(got, every, strict=True))
+        assert (host(out)[total:] == 7).all()
+        values, starts = store.get([1], flat=True, out=out)
+        assert (host(values) == every[1].reshape(-1)).all()
+        assert starts.tolist() == [0, every[1].size]
+
+
+@pytest.mark.parametrize("begin", ["get", "prefetch", "await"])
+def test_results_on_a_device(cuda, device, comm, begin):
+    """Behind the work of their stream, and there for the next kernel on it."""
+    every = brought(comm, "f8")
+    stream = cuda.Stream()
+    out = cuda.Array.from_numpy(np.zeros((2, 4)), stream)
+    with Store(comm, cuda.Array.from_numpy(every[3 * comm.rank :][:3]), device=device) as store:
+        for turn in range(3):
+            order = [turn, len(every) - 1 - turn]
+            out.launch(lambda values: values.fill(9))
+            if begin == "get":
+                assert store.get(order, out=out) is out
+            elif begin == "prefetch":
+                future = store.prefetch(order, out=out)
+                assert future.result() is out
+                out.launch(lambda values: values.__imul__(-1))
+                assert future.result() is out  # it is not copied there again
+                assert (out.to_numpy() == -every[order]).all()
+                continue
+            else:
+
+                async def one(indices):
+                    return await store.prefetch(indices, out=out)
+
+                assert asyncio.run(one(order)) is out
+            assert (out.to_numpy() == every[order]).all()
+    stream.close()
+
+
+def test_what_does_not_fit_leaves_it_as_it_was(cuda, device, comm):
+    out = cuda.Array.from_numpy(np.full((2, 4), 7.0))
+    with Store(comm, np.zeros((3, 4)), device=device) as store:
+        for call in store.get, store.prefetch:
+            for wrong, error in (
+                (cuda.Array.from_numpy(np.zeros((2, 4), "f4")), TypeError),
+                (cuda.Array.from_numpy(np.zeros((4, 2))), ValueError),
+                ([0.0], TypeError),
+            ):
+                with pytest.raises(error, match="out"):
+                    call([0, 1], out=wrong)
+            with pytest.raises(rmaext.BoundsError):
+                call([0, 99], out=out)
+        assert (out.to_numpy() == 7).all()
+        assert (store.get([0]) == 0).all()
+
+
+def test_none_of_some_and_of_all(device, comm):
+    count = 2 if comm.rank == 0 else 0
+    with Store(comm, np.ones((count, 3)), device=device) as store:
+        assert store.get([1, 0]).sum() == 6
+        assert host(store.local).shape == (count, 3)
+    with Store(comm, np.ones((0, 3)), device=device) as store:
+        assert store.get([]).shape == (0, 3)
+
+
+def test_closed_and_kept(cuda, comm):
+    """What was taken of `local` stays."""
+    store = Store(comm, np.full((2, 2), comm.rank), device="cuda:0")
+    local = store.local
+    store.close()
+    assert (reader.fetch(local) == comm.rank).all()
+    del local
+    with pytest.raises(rmaext.ClosedError):
+        _ = store.local
+    with pytest.raises(rmaext.ClosedError):
+        store.get([0], out=cuda.Array.from_numpy(np.zeros((1, 2), int)))
+
+
+def test_arrays_of_the_library_that_is_there(cuda, comm, monkeypatch):
+    from device import little_cupy
+
+    monkeypatch.setitem(sys.modules, "cupy", little_cupy)
+    with Store(comm, np.ones((2, 2), "f4"), device="cuda:0") as store:
+        assert type(store.local) is little_cupy.ndarray
+        assert (reader.fetch(store.local) == 1).all()
