@@ -330,8 +330,8 @@ ARGUMENTS = {
     "beside_mpi.py": ["rmaext", "busy", "updates", "offset"],
     "both_routes.py": ["--rows", "24", "--cols", "32", "--steps", "20", "--tasks", "16"],
 }
-# demo.py starts others; the last needs a GPU
-LEFT_OUT = {"demo.py", "gpu_heat.py"}
+# demo.py starts others; the last two need a GPU
+LEFT_OUT = {"demo.py", "gpu_heat.py", "gpu_parameter_server.py"}
 EXAMPLES = {path.name for path in launch.ROOT.glob("examples/*.py")} - LEFT_OUT
 
 

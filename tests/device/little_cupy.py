@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: BSD-3-Clause
-"""As much of CuPy as examples/gpu_heat.py has use for, over the tests' libcuda.
+"""As much of CuPy as examples/gpu_*.py have use for, over the tests' libcuda.
 
 What is computed is done when a call returns: there is one stream, which is waited for.
 """
@@ -55,6 +55,16 @@ class ndarray:
         return self._with(other, operator.mul)
 
     __rmul__ = __mul__
+
+    def __matmul__(self, other):
+        return self._with(other, operator.matmul)
+
+    def sum(self, axis):
+        return asarray(self._seen().sum(axis=axis))
+
+    @property
+    def T(self):
+        return ndarray(self.place.T, self.owner)
 
 
 def asarray(it):
