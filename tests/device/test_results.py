@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -125,6 +128,81 @@ def test_it_is_copied_once(window, comm, out, begin):
     assert request.done
     assert request.wait() is out
     assert (out.to_numpy() == 5.0).all()
+
+
+@pytest.mark.parametrize("within", ["handler", "thread"])
+def test_a_wait_within_a_wait(cuda, comm, within):
+    """Amid the copy there: it is made once, and what was written after the inner wait stays."""
+
+    class Interrupted(cuda.Array):
+        inner = None
+
+        def __dlpack__(self, *, stream=None, **how):
+            inner, self.inner = self.inner, None
+            if inner is not None:
+                signal.raise_signal(signal.SIGUSR1)
+            return super().__dlpack__(stream=stream, **how)
+
+    stream = cuda.Stream()
+    out = Interrupted.from_numpy(np.full(N, 7.0), stream)
+    memory = cuda.Array.from_numpy(np.arange(10.0))
+    with rmaext.Window(comm, memory) as win, ThreadPoolExecutor(1) as pool:
+        request = win.rget(comm.rank, 2, out=out)
+
+        def wait():
+            cuda.begin()
+            assert request.wait() is out
+            out.launch(lambda values: values.__setitem__(slice(None), 5.0))
+
+        def handle(*_):
+            if within == "handler":
+                wait()
+            else:
+                begun.append(pool.submit(wait))
+
+        begun, out.inner = [], wait
+        before = signal.signal(signal.SIGUSR1, handle)
+        try:
+            assert request.wait() is out
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+        if win.route(comm.rank) == "fabric":  # else it was there before
+            assert out.inner is None
+            for one in begun:
+                one.result(60)
+            assert (out.to_numpy() == 5.0).all()
+        win.fence()
+    stream.close()
+
+
+def test_a_device_that_hangs_at_the_end(cuda, comm, out, monkeypatch):
+    """It is RmaTimeout, the request goes on, and what is written after its end stays."""
+    if not cuda.SIMULATED:
+        pytest.skip("no device hangs at will")
+    memory = cuda.Array.from_numpy(np.arange(10.0))
+    with rmaext.Window(comm, memory) as win:
+        request = win.rget(comm.rank, 2, out=out)
+        if win.route(comm.rank) != "fabric":  # it is there already
+            win.fence()
+            return
+        comm.Barrier()
+        while request._goes_on():
+            request._op.wait(0)
+        with monkeypatch.context() as patch:
+            patch.setenv("RMAEXT_TIMEOUT", "0.3")
+            cuda.cuda.device_hang(1)
+            try:
+                for _ in range(2):
+                    with pytest.raises(rmaext.RmaTimeout, match="has not ended in 0"):
+                        request.wait()
+            finally:
+                cuda.cuda.device_hang(0)
+        assert request.wait() is out
+        for _ in range(20):
+            out.launch(lambda values: values.__setitem__(slice(None), 5.0))
+            time.sleep(0.002)
+            assert (out.to_numpy() == 5.0).all()
+        win.fence()
 
 
 @each_request
