@@ -24,7 +24,7 @@ from .._native._lib import ffi, lib
 from .._native.owned import owned
 from .._record import advice, writer
 from .._runtime import config as environment
-from .._runtime import late, lifetime, locks, mpi_progress
+from .._runtime import late, lifetime, locks, mpi_progress, reports
 from .._runtime.config import Config, tell_of_launcher, tell_of_unknown
 from .._runtime.failures import check, is_of_all
 from .._runtime.log import log
@@ -463,7 +463,9 @@ class Group:
         check(lib.rmaext_window_create(own, targets, int(timeout * 1e9), handle))
         ways.look(handle[0])
         # the struct outlives close: another thread may still be inside a call
-        return owned(handle[0], lib.rmaext_window_free)
+        made = owned(handle[0], lib.rmaext_window_free)
+        reports.windows.add(made)
+        return made
 
 
 _UNFINISHED = object()  # in place of a group whose creation was interrupted

@@ -21,6 +21,7 @@ from .._native._lib import ffi, lib
 from .._native.owned import owned
 from .._runtime import config, locks
 from .._runtime.failures import from_c
+from .._runtime.reports import copying
 from ..errors import RmaError
 from .devices import DeviceArray, Landing
 
@@ -197,8 +198,17 @@ class Passage:
 
     def finish(self) -> None:
         """Wait until all has ended. A signal handler may raise here."""
-        while not self.wait(lib.RMAEXT_SLICE):
-            pass
+        with copying(self.number):
+            while not self.wait(lib.RMAEXT_SLICE):
+                pass
+
+    def fetched(self) -> NDArray[Any]:
+        """Return a copy of the array on the host. Blocking."""
+        made: NDArray[Any] = np.empty(self.facts.shape, self.facts.dtype)
+        self.copy(False, made)
+        self.finish()
+        made.flags.writeable = self.facts.writeable  # see check_result
+        return made
 
     def close(self) -> None:
         """Give the stream back. What goes on there may use the array yet."""
@@ -247,28 +257,27 @@ def fetch(it: Any, limit: float | None = None) -> NDArray[Any]:
     `limit` is a window's time limit; by default RMAEXT_TIMEOUT, here and below.
     """
     with Passage(it, limit) as way:
-        made: NDArray[Any] = np.empty(way.facts.shape, way.facts.dtype)
-        way.copy(False, made)
-        way.finish()
-        made.flags.writeable = way.facts.writeable  # see check_result
-        return made
+        return way.fetched()
 
 
 def landing(it: Any, keep: bool, limit: float | None = None) -> Landing:
     """Return where a result for the array comes to; `keep`: with what the array has. Local."""
     if keep:
-        return Landing.of(it, fetch(it, limit), limit)
+        with Passage(it, limit) as way:
+            return Landing.of(it, way.number, way.fetched(), limit)
     if _by_dlpack(it):
-        opened(it, int(it.__dlpack_device__()[1]))
+        number = int(it.__dlpack_device__()[1])
+        opened(it, number)
         capsule = it.__dlpack__(stream=-1)  # nobody waits: only the copy comes behind others
         facts = _of_capsule(it, capsule)
+        _find(it, facts)
     else:
         capsule, facts = None, _of_interface(it)
-    _find(it, facts)
+        number = _find(it, facts)
     del capsule
     host = np.empty(facts.shape, facts.dtype)
     host.flags.writeable = facts.writeable  # see check_result
-    return Landing.of(it, host, limit)
+    return Landing.of(it, number, host, limit)
 
 
 def filling(it: Any, values: NDArray[Any], limit: float | None = None) -> Passage:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from .._runtime.reports import copying
 from ..errors import Unsupported
 
 __all__ = [
@@ -125,6 +126,8 @@ class Landing(np.ndarray):
     ----------
     given : object
         The array on the device; None: this is a part of another one.
+    number : int
+        Of its device.
     limit : float or None
         The time limit of the window, in seconds; None: RMAEXT_TIMEOUT.
     lock : threading.RLock
@@ -136,16 +139,17 @@ class Landing(np.ndarray):
     """
 
     given: Any = None
+    number: int
     limit: float | None
     lock: Any
     way: Any = None
     there = False
 
     @classmethod
-    def of(cls, given: Any, host: Any, limit: float | None) -> Landing:
+    def of(cls, given: Any, number: int, host: Any, limit: float | None) -> Landing:
         """Return an array of the host as one for an array on a device."""
         made: Landing = host.view(cls)
-        made.given, made.limit = given, limit
+        made.given, made.number, made.limit = given, number, limit
         made.lock = threading.RLock()  # a forked child has no use for it
         return made
 
@@ -181,6 +185,8 @@ def landed(result: Any) -> Any:
     """Return a result, or the array on a device that has it then. Blocking."""
     if type(result) is not Landing:
         return result
-    while not result.copy_there(_SLICE):
-        pass
+    if not result.copy_there(0):
+        with copying(result.number):
+            while not result.copy_there(_SLICE):
+                pass
     return result.given

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from os.path import basename
 from typing import Any
 
-from .._runtime.reports import numbers
+from .._runtime.reports import OF_A_DEVICE, numbers
 from .._runtime.steps import END, FIRST, Step
 from .snapshot import Comm, Snapshot, Thread, Window
 
@@ -63,6 +63,11 @@ class Wait:
     held: dict[int, tuple[int, float]] = field(default_factory=dict)  # by pid: tid and seconds
     blames: bool = True  # what it needs is known to be missing
     all_come: bool = False  # of a meeting: nobody is missing
+
+    @property
+    def on_device(self) -> bool:
+        """Whether it is for a copy of a device."""
+        return self.thread.text.startswith(OF_A_DEVICE)
 
 
 class _Ranks:
@@ -214,6 +219,8 @@ class Job:
         kind = f"{thread.kind} wait" if thread.wait and thread.kind == "notify" else thread.kind
         if kind in _MEETINGS:
             return self._meeting(one, thread, seconds)
+        if thread.text.startswith(OF_A_DEVICE):
+            kind, window = "device", None
         place, target = self._of_window(window), self._target(one, thread, window)
         what = {
             "flush": f"in a flush of {target}{place}",
@@ -222,6 +229,7 @@ class Job:
             "notify wait": f"in {_notifications(thread)},{place}",
             "until": f"in wait_until{place}",
             "container": f"in {thread.text or 'a call of a container'}",
+            "device": f"for {thread.text}",
             "epoch": f"in an epoch{place} for {target}",
             "guard": f"in an update of {target}{place}, which another's bulk update holds up",
             "put": f"in a put to {target}{place}",

@@ -373,9 +373,14 @@ def _unclear(job: Job, group: _Group) -> Finding:
             words += "; all ranks here wait in rmaext, perhaps over different communicators"
     elif wait.thread.kind == "lock":
         words = "no process here holds it"
+    elif wait.on_device:
+        words = "it comes behind the work of the array's stream: is a kernel still at work there?"
     elif wait.needs:
         words = f"{_conditions(job, wait, wait.needs, 'it')}. Its progress thread should answer"
         words += " meanwhile, unless RMAEXT_PROGRESS=0 is set or the network fails"
+        window = job.window(wait.of, wait.thread.window)
+        if window is not None and " on cuda:" in window.dtype:
+            words += "; or the device with the memory is at work: is a kernel still running there?"
     else:
         words = "nothing more is known of it"
     return Finding("unclear", f"{group.says()}: {words}", group.ranks, world_ranks(suspects))

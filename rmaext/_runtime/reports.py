@@ -7,8 +7,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from .._native._lib import lib
 from .log import log
 
 __all__ = [
+    *("OF_A_DEVICE", "copying", "windows"),
     *("Patience", "Waiting", "described", "dtype_name", "numbers", "place", "site"),
     *("container", "container_call", "recorded_site", "tell", "waited"),
 ]
@@ -26,6 +28,8 @@ _WHY = "`python -m rmaext why` shows who waits for whom"
 _RECORD_EVERY = 0.1
 _HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 _CONTAINERS = "rmaext.containers."
+OF_A_DEVICE = "a copy from or to an array of "  # begins the words of such a wait
+windows: weakref.WeakSet[Any] = weakref.WeakSet()  # C's
 
 
 def numbers(ranks: Sequence[int]) -> str:
@@ -210,6 +214,21 @@ class Waiting(Patience):
         follow_wait(self._what)
         lib.rmaext_record_waits(self._where, lib.RMAEXT_IN_CONTAINER, rank, 0)
         self.look(self._what, lambda: ranks)
+
+
+@contextmanager
+def copying(number: int) -> Iterator[None]:
+    """Have the record say that this thread waits for a copy of a device, if there are windows."""
+    window = next(iter(windows), None)  # C wants one, and no reader asks which it is
+    if window is None:
+        yield
+        return
+    lib.rmaext_record_waits(window, lib.RMAEXT_IN_CONTAINER, -2, number)
+    record(f"{OF_A_DEVICE}cuda:{number}")
+    try:
+        yield
+    finally:
+        waited()
 
 
 def waited() -> None:

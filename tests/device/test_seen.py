@@ -5,11 +5,14 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import textwrap
 
 import launch
+import pytest
+from support.hung import hanging, job, why
 
 
 def output(*args, **env):
@@ -63,3 +66,39 @@ def test_a_trace_names_the_device(tmp_path):
     entries = [json.loads(line) for line in names.read_text().splitlines()]
     windows = [it for it in entries if "window" in it and not it["hidden"]]
     assert [it["dtype"] for it in windows] == ["<c16 on cuda:0", "<f8"]
+
+
+WAITING = launch.ROOT / "tests" / "device" / "programs" / "waiting.py"
+
+
+def at(comment):
+    (number,) = (
+        i for i, text in enumerate(WAITING.read_text().splitlines(), 1) if f"# {comment}" in text
+    )
+    return f"{WAITING}:{number}"
+
+
+@pytest.mark.parametrize("how", ["put", "result", "store"])
+def test_why_names_who_waits_for_a_device(how):
+    """And since when, at which line; the others wait for that rank in turn."""
+    with hanging(how, 3, WAITING, RMAEXT_CUDA=os.environ["RMAEXT_CUDA"]) as pids:
+        found = job(why("--json", str(pids[0])).stdout, pids)
+    one = next(rank for rank in found["ranks"] if rank["rank"] == 1)
+    words = "waits for a copy from or to an array of cuda:0 since "
+    assert re.match(rf"{words}\d+(\.\d)? s, at {at(how)}$", one["does"]), one
+    texts = {it["kind"]: it for it in found["verdict"]}
+    assert texts["unclear"]["waiting"] == [1]
+    assert re.match(
+        rf"rank 1 {words}.*: is a kernel still at work there\?$", texts["unclear"]["text"]
+    )
+    assert texts["turn"]["waiting"] == [0, 2]
+    assert "ranks 0, 2 wait in fence" in texts["turn"]["text"]
+
+
+def test_why_on_a_device_that_hangs_at_its_owner():
+    env = {"RMAEXT_CUDA": os.environ["RMAEXT_CUDA"], "RMAEXT_ROUTE": "fabric"}
+    with hanging("owner", 2, WAITING, **env) as pids:
+        found = job(why("--json", str(pids[0])).stdout, pids)
+    (text,) = (it["text"] for it in found["verdict"] if it["waiting"] == [1])
+    assert text.startswith("rank 1 waits in a get from rank 0 of window")
+    assert text.endswith("the device with the memory is at work: is a kernel still running there?")
