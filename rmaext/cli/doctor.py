@@ -15,13 +15,14 @@ from typing import Any
 from .._runtime import launcher
 from .._runtime.config import PROVIDERS, preferred
 from ..bench.run import JobError, Mpi, mpi_in_use
-from . import info
+from . import devices, info
 from .probe import Outcome, probe
 
 __all__ = ["add"]
 
 _LISTENING = ("tcp;ofi_rxm", "tcp", "net;ofi_rxm", "net")  # on TCP sockets
-_COLOURS = {"ok": "32", "fails": "31", "hangs": "31", "no time": "33"}
+_COLOURS = {"ok": "32", "fails": "31", "hangs": "31", "no time": "33", "none": "33"}
+_CUDA = "cuda"
 _NODE, _HERE = "", "this node"  # in place of a provider: the routes within this machine
 _LEAST = 0.5  # seconds: with less, no job is begun
 _LIMIT, _ALL = 5.0, 30.0  # seconds
@@ -35,9 +36,10 @@ def add(commands: Any) -> None:
         help="try what rmaext would use here",
         description="Run put, get, every atomic operation, an operation on a rank that never "
         "calls the library, and teardown, on two ranks, over memory and over the provider that "
-        "windows take. One line each says what works (ok), what does not (fails), what stands "
-        "still though its processes could run (hangs), what was not done in time (no time), and "
-        "what to do about it; the last line, how busy the machine was. The status is 0 if the "
+        "windows take; and map memory of a GPU between two processes. One line each says what "
+        "works (ok), what does not (fails), what stands still though its processes could run "
+        "(hangs), what was not done in time (no time), what is not there (none), and what to do "
+        "about it; the last line, how busy the machine was. The status is 0 if the "
         "provider that windows take works, 3 if that was not done in time. Start it plainly, not "
         "under mpiexec.",
     )
@@ -53,7 +55,7 @@ def add(commands: Any) -> None:
 
 @dataclass(frozen=True)
 class Finding:
-    """What came of one provider; `mark` is "ok", "fails", "hangs" or "no time"."""
+    """What came of one provider, or of CUDA; `mark` is one of _COLOURS."""
 
     name: str
     mark: str
@@ -74,6 +76,8 @@ def doctor(options: argparse.Namespace) -> int:
         _say(Finding("set-up", "no time" if slow else "fails", problem))
         _say_how_busy(began, limit)
         return 3 if slow else 1
+    left = began + limit - time.monotonic()
+    gpus = info.find_devices(left) if left > _LEAST else {"error": "no answer: not tried"}
     mpi = mpi_in_use()
     names = list(dict.fromkeys(c["provider"] for c in library["candidates"]))
     default = _default(names, library["version"])
@@ -85,6 +89,7 @@ def doctor(options: argparse.Namespace) -> int:
             findings += [finding for job in jobs for finding in job.result()]
     if default not in names:
         findings.append(_absent(default, library))
+    findings.append(Finding(_CUDA, *devices.words(gpus)))
     working = [f.name for f in findings if f.mark == "ok" and f.name in names]
     for finding in findings:
         _say(finding, default, working)
@@ -172,7 +177,7 @@ def _say(finding: Finding, default: str = "", working: Sequence[str] = ()) -> No
     advice = ""
     if mark == "no time":
         advice = "Give it more time: --limit 30."
-    elif mark != "ok":
+    elif mark != "ok" and finding.name != _CUDA:  # whose words have it
         advice = _advice(finding.name, finding.text, working)
     shown = f"\033[{_COLOURS[mark]}m{mark:<8}\033[m" if sys.stdout.isatty() else f"{mark:<8}"
     text = " ".join(finding.text.split()).rstrip(".")

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import json
 import multiprocessing
 import os
@@ -17,7 +16,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-__all__ = ["add", "apart", "collect", "library_in_use"]
+from . import devices
+
+__all__ = ["add", "apart", "collect", "find_devices", "library_in_use"]
 
 FORMAT = 1  # of the JSON
 _LIMIT = 20.0  # seconds that a provider may take to answer
@@ -62,7 +63,7 @@ def collect() -> dict[str, Any]:
         },
         "providers": [_provider(name, library) for name in names],
         "routes": _routes(),
-        "devices": apart(_devices),
+        "devices": find_devices(),
         "cache": {name: v for name, v in library.get("settings", {}).items() if _CACHE in name},
         "limits": _limits(),
         "environment": {
@@ -238,7 +239,7 @@ def _routes() -> dict[str, Any]:
     if os.path.isdir("/dev/shm"):
         status = os.statvfs("/dev/shm")
         shm = status.f_bavail * status.f_frsize
-    tried = _neighbours()
+    tried = _beside(_arena, _reach)
     return {
         "direct": tried.get("direct", False),
         "cma": tried.get("cma", False),
@@ -249,61 +250,65 @@ def _routes() -> dict[str, Any]:
     }
 
 
-def _devices() -> dict[str, Any]:
-    """Return how many devices CUDA's driver has, and its file. No context is made."""
-    from .._native._lib import ffi, lib
-    from .._runtime import config
-    from .._runtime.failures import from_c
-
-    library, device = config.cuda_library(), ffi.new("rmaext_device **")
-    count = 0
-    while (code := lib.rmaext_device_open(library, count, device)) in (0, -errno.EOPNOTSUPP):
-        count += 1  # unsupported: nobody has made a context there
-    if not count:
-        raise from_c(code, "devices")
-    return {"cuda": count, "library": os.fsdecode(library)}
+def find_devices(limit: float = _LIMIT) -> dict[str, Any]:
+    """Return what there is of CUDA, and whether one process maps the memory of another."""
+    found = apart(devices.driver, limit=limit)
+    if "error" not in found:
+        tried = _beside(devices.owner, devices.mapped, limit)
+        found["ipc"] = "error" not in tried
+        found |= {"ipc_error": tried["error"]} if "error" in tried else {}
+    return found
 
 
-def _neighbours() -> dict[str, Any]:
-    """Let one child prove, as ranks do, what it can do with another's memory."""
+def _beside(
+    own: Callable[[], dict[str, Any]],
+    reach: Callable[[dict[str, Any]], dict[str, Any]],
+    limit: float = _LIMIT,
+) -> dict[str, Any]:
+    """Return what one child finds of the memory of another, by what that has told."""
     fork = multiprocessing.get_context("fork")
     receive, send = fork.Pipe(duplex=False)
     hold, release = fork.Pipe(duplex=False)
-    owner = fork.Process(target=_owner, args=(send, hold), daemon=True)
+    owner = fork.Process(target=_owner, args=(send, hold, own), daemon=True)
     owner.start()
     send.close()
     try:
-        if not receive.poll(_LIMIT):
-            return {"error": "no arena"}
+        if not receive.poll(limit):
+            return {"error": f"the process with the memory says nothing within {limit:g} s"}
         facts = json.loads(receive.recv_bytes())
-        return facts if "error" in facts else apart(_reach, facts)
+        return facts if "error" in facts else apart(reach, facts, limit=limit)
     except EOFError:
-        return {"error": "the process with an arena crashed"}
+        return {"error": "the process with the memory crashed"}
     finally:
         release.close()
         owner.kill()
         owner.join()
 
 
-def _owner(send: Any, hold: Any) -> None:
+def _owner(send: Any, hold: Any, own: Callable[[], dict[str, Any]]) -> None:
     try:
-        import mpi4py
-
-        mpi4py.rc.initialize = mpi4py.rc.finalize = False
-        from .._memory.node import Arena, allow_copies
-        from .._runtime.config import Config
-
-        if Config.read().ptracer:
-            allow_copies()
-        arena = Arena.own()
-        address, first = arena.process()
-        facts = {"pid": os.getpid(), "address": address, "first": list(first)}
-        facts["nonce"] = arena.nonce.hex()
+        facts = own()
     except Exception as exc:
         facts = {"error": str(exc)}
     send.send_bytes(json.dumps(facts).encode())
     hold.poll(_LIMIT)  # the memory must stay
     os._exit(0)
+
+
+def _arena() -> dict[str, Any]:
+    """Return how others prove, as ranks do, what they can do with this process's memory."""
+    import mpi4py
+
+    mpi4py.rc.initialize = mpi4py.rc.finalize = False
+    from .._memory.node import Arena, allow_copies
+    from .._runtime.config import Config
+
+    if Config.read().ptracer:
+        allow_copies()
+    arena = Arena.own()
+    address, first = arena.process()
+    facts = {"pid": os.getpid(), "address": address, "first": list(first)}
+    return facts | {"nonce": arena.nonce.hex()}
 
 
 def _reach(facts: dict[str, Any]) -> dict[str, bool]:
@@ -373,9 +378,10 @@ def _report(found: dict[str, Any]) -> list[str]:
     lines += [f"  /dev/shm   {_bytes(routes['dev_shm_free'] or 0)} free (MPI's, not used here)"]
     if "error" in routes:
         lines += [f"  error      {routes['error']}"]
-    devices = found["devices"]
-    what = f"none ({devices['error']})" if "error" in devices else str(devices["cuda"])
-    lines += [f"  cuda       {what}; arrays there are mapped on a node, else their owner copies"]
+    mark, text = devices.words(found["devices"])
+    lines += ["arrays on devices", f"  cuda       {text if mark == 'ok' else f'{mark} ({text})'}"]
+    names = enumerate(found["devices"].get("devices", ()))
+    lines += [f"  cuda:{number:<5} {name}" for number, name in names]
     lines += ["registration cache of libfabric (off in a copy of our own, unless set here)"]
     for name, setting in found["cache"].items():
         lines += [f"  {name:<34} {setting['value'] or 'not set'}"]

@@ -157,7 +157,7 @@ def test_who_crashes_or_hangs_is_a_line(run_python):
 
 # One provider at most is there besides the default: each takes seconds of a busy machine.
 ONE = {"FI_PROVIDER": "tcp;ofi_rxm"}
-MARKS = "ok|fails|hangs|no time"
+MARKS = "ok|fails|hangs|no time|none"
 
 
 def doctor(*args, limit=50, **env):
@@ -177,9 +177,13 @@ def doctor(*args, limit=50, **env):
 
 
 def test_doctor_finds_that_all_is_well():
-    code, lines = doctor()
+    code, lines = doctor(RMAEXT_CUDA="/no/libcuda.so.1")
     assert code == 0, lines
     assert lines.pop("not tried") is None  # there is no other
+    mark, words = lines.pop("cuda")
+    assert mark == "none"
+    assert words.startswith("devices: CUDA's driver library does not open: /no/libcuda.so.1: ")
+    assert words.endswith(": install it, or name it in RMAEXT_CUDA")
     assert set(lines) == {"tcp;ofi_rxm (default)", "this node"}
     assert {mark for mark, _ in lines.values()} == {"ok"}
     words = lines["tcp;ofi_rxm (default)"][1]
@@ -225,7 +229,7 @@ def test_doctor_finds_that_a_provider_crashes(fault, words, tmp_path):
     # it lies over the other one; "this node" uses it, too
     code, lines = doctor("--all", **env, FI_PROVIDER="demand,tcp,ofi_rxm", DEMAND_FAULT=fault)
     assert code == 1
-    assert set(lines) == {"demand (default)", "tcp;ofi_rxm", "this node", "not tried"}
+    assert set(lines) == {"demand (default)", "tcp;ofi_rxm", "this node", "cuda", "not tried"}
     assert lines["demand (default)"] == ("fails", f"{words}. RMAEXT_PROVIDER='tcp;ofi_rxm' works.")
     assert lines["tcp;ofi_rxm"][0] == "ok"
 

@@ -14,6 +14,11 @@ import launch
 import pytest
 from support.hung import hanging, job, why
 
+SIMULATED = pytest.mark.skipif(
+    not os.environ.get("RMAEXT_CUDA", "").startswith(str(launch.ROOT)),
+    reason="no call fails at will",
+)
+
 
 def output(*args, **env):
     done = subprocess.run(
@@ -28,21 +33,51 @@ def output(*args, **env):
     return done.stdout
 
 
-def test_info_counts_devices():
-    found = json.loads(output("-m", "rmaext", "info", "--json", DEVICE_COUNT="3"))
-    assert found["devices"] == {"cuda": 3, "library": os.environ["RMAEXT_CUDA"]}
+def test_info_and_doctor_find_devices():
+    found = json.loads(output("-m", "rmaext", "info", "--json", DEVICE_COUNT="3"))["devices"]
+    assert (found["cuda"], found["library"]) == (3, os.environ["RMAEXT_CUDA"])
+    assert len(set(found["devices"])) == 3
+    assert all(re.fullmatch(r"GPU(-[0-9a-f]+){5}", name) for name in found["devices"])
+    assert re.fullmatch(r"\d+\.\d", found["driver"])
+    assert found["ipc"] is True
+    words = f"3 devices, driver {found['driver']}, {found['library']}; "
+    words += "two processes map each other's memory (CUDA IPC)\n"
     text = output("-m", "rmaext", "info", DEVICE_COUNT="3")
-    assert "\n  cuda       3; arrays there are mapped on a node" in text
+    assert f"\n  cuda       {words}  cuda:0     {found['devices'][0]}\n" in text
+    text = output("-m", "rmaext", "doctor", "--limit", "50", DEVICE_COUNT="3")
+    assert f"\nok       cuda: {words}" in text
 
 
-def test_info_says_why_there_is_none():
-    found = json.loads(output("-m", "rmaext", "info", "--json", RMAEXT_CUDA="/no/libcuda.so"))
-    assert "/no/libcuda.so" in found["devices"]["error"]
-    text = output("-m", "rmaext", "info", RMAEXT_CUDA="/no/libcuda.so")
-    assert "\n  cuda       none (" in text
-    text = output("-m", "rmaext", "info", DEVICE_COUNT="0")
-    assert "\n  cuda       none (" in text
-    assert "see CUDA_VISIBLE_DEVICES" in text
+@SIMULATED
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [("cuIpcOpenMemHandle_v2:1:201", "map: CUDA_"), ("cuIpcGetMemHandle:1:801", "export: ")],
+)
+def test_what_keeps_processes_from_mapping(call, words):
+    """In one sentence, with what to do; and nothing else is the worse for it."""
+    found = json.loads(output("-m", "rmaext", "info", "--json", DEVICE_FAIL=call))["devices"]
+    assert found["ipc"] is False
+    assert found["ipc_error"].startswith(words)
+    text = output("-m", "rmaext", "doctor", "--limit", "50", DEVICE_FAIL=call)
+    (line,) = (line for line in text.splitlines() if " cuda: " in line)
+    assert line.startswith("fails    cuda: 1 device, driver ")
+    assert f"two processes do not map each other's memory: {words}" in line
+    assert line.endswith("--ipc=host and --pid=host may help, and WSL has no CUDA IPC")
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"RMAEXT_CUDA": "/no/libcuda.so"}, "CUDA's driver library does not open: /no/libcuda.so"),
+        ({"DEVICE_COUNT": "0"}, "see CUDA_VISIBLE_DEVICES"),
+    ],
+)
+def test_why_there_is_none(env, words):
+    found = json.loads(output("-m", "rmaext", "info", "--json", **env))
+    assert words in found["devices"]["error"]
+    assert re.search(rf"\n  cuda       none \(.*{words}", output("-m", "rmaext", "info", **env))
+    text = output("-m", "rmaext", "doctor", "--limit", "50", **env)
+    assert re.search(rf"\nnone     cuda: .*{words}", text)
 
 
 PROGRAM = """
