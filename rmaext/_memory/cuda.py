@@ -25,7 +25,7 @@ from .._runtime.reports import copying
 from ..errors import RmaError
 from .devices import DeviceArray, Landing
 
-__all__ = ["Passage", "device_array", "fetch", "filling", "landing", "put"]
+__all__ = ["Passage", "device_array", "fetch", "filling", "landing", "put", "wait"]
 
 _began: list[int] = []  # by how many forks the process had come to be that opened a device first
 ON_CUDA = 2  # DLPack's number of the kind of device
@@ -170,7 +170,7 @@ class Passage:
         self.device = opened(it, self.number)
         self._take()
         if self.facts.stream is not None:
-            self._called(lib.rmaext_stream_behind(self.stream, self.facts.stream))
+            self.behind(self.facts.stream)
 
     def _take(self) -> int:
         stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
@@ -182,6 +182,10 @@ class Passage:
         if code:
             self.close()
             called(code, self.it)
+
+    def behind(self, handle: int) -> None:
+        """Let what comes next come behind what another stream has to do."""
+        self._called(lib.rmaext_stream_behind(self.stream, handle))
 
     def copy(self, into: bool, host: NDArray[Any]) -> None:
         """Begin a copy to the array, or from it; `host` stays as it is until `close`."""
@@ -249,6 +253,14 @@ def device_array(it: Any) -> DeviceArray:
         array.given, array.number, array.handle = it, way.number, way.device
         array.flags.writeable = facts.writeable
         return array
+
+
+def wait(place: DeviceArray) -> None:
+    """Wait for the device's legacy default stream. Blocking."""
+    if place.handle is not None:
+        with Passage(place.given) as way:
+            way.behind(1)
+            way.finish()
 
 
 def fetch(it: Any, limit: float | None = None) -> NDArray[Any]:

@@ -12,7 +12,21 @@ from numpy.typing import NDArray
 from .. import Window
 from .._memory.devices import Landing, landed, of_cuda
 
-__all__ = ["Landing", "OnDevice", "checked", "copied", "fill", "landed", "of_cuda", "parts"]
+__all__ = [
+    "Landing",
+    "OnDevice",
+    "checked",
+    "copied",
+    "device_of",
+    "fill",
+    "landed",
+    "neighbours",
+    "of_cuda",
+    "parts",
+    "settled",
+    "shaped",
+    "split",
+]
 
 
 def checked(device: str) -> None:
@@ -27,6 +41,51 @@ def copied(values: NDArray[Any], device: str) -> Any:
     from .._memory import device_memory
 
     return device_memory.copied(values, device)
+
+
+def settled(memory: Any) -> tuple[Any, bytes]:
+    """Return where memory of a window lies on a device, and what others can map it by.
+
+    All is done that is queued on the array's stream and on the default stream. Blocking.
+    """
+    from .._memory import cuda, device_memory
+
+    place = cuda.device_array(memory)
+    cuda.wait(place)
+    return place, device_memory.exported(place) if place.nbytes else b""
+
+
+def device_of(export: bytes) -> bytes:
+    """Return the name of the device that memory was exported by, alike in all processes."""
+    from .._memory import device_memory
+
+    return device_memory.device_name(export) if export else b""
+
+
+def neighbours(export: bytes, nbytes: int, device: str, window: Window[Any]) -> Any:
+    """Return the place of another rank's memory that a window has mapped, of one byte or more."""
+    from .._memory import device_memory
+
+    return device_memory.neighbours(export, nbytes, device, window)
+
+
+def shaped(place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
+    """Return an array for the program over the bytes of a place on a device."""
+    from .._memory import device_memory
+
+    return device_memory.over(place.view(dtype).reshape(shape))
+
+
+def split(array: Any, ends: list[int]) -> list[Any]:
+    """Return the parts of an array up to these rows, each of one dimension, to be filled."""
+    cuda = of_cuda(array)
+    if cuda is None:
+        return [part.reshape(-1) for part in np.split(array, ends)]
+    from .._memory import device_memory
+
+    place = cuda.device_array(array)
+    flat = (part.reshape(-1) for part in np.split(place, ends))
+    return [device_memory.DeviceMemory(part, place.number) for part in flat]
 
 
 def fill(memory: Any, dtype: np.dtype[Any], write: Callable[[NDArray[Any]], None]) -> None:

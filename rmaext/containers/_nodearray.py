@@ -3,6 +3,9 @@
 
 The memory is a file without a name (memfd), which the first rank of each node makes and fills, and
 all map for reading. It is the kernel's: it goes when the last view of any rank has gone.
+
+On a device it is memory of a window, which the first of the ranks that have it as theirs fills, and
+the others have mapped for as long as the window is open: CUDA does not keep what its owner frees.
 """
 
 from __future__ import annotations
@@ -20,12 +23,14 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .. import ClosedError, Request, Window, empty
+from .. import ClosedError, Request, SyncError, Window, empty
 from .._comm.group import together
 from .._runtime.copies import Unique
+from .._runtime.failures import is_of_all
 from .._runtime.reports import dtype_name
 from ..typing import ScalarT
-from ._agreement import bracketed, common, exchange
+from ._agreement import Opening, bracketed, common, exchange
+from ._device import checked, device_of, neighbours, of_cuda, settled, shaped, split
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -56,11 +61,14 @@ class NodeArray(Unique, Generic[ScalarT]):
         zeros then, to be filled in place. It has to put the same on each node.
     timeout : float, optional
         Of the windows that the creation needs: see `rmaext.Window`.
+    device : str, optional
+        "cuda:0", for one: this rank's array lies on that device, as of `rmaext.Window.allocate`;
+        ranks may differ.
 
     Raises
     ------
-    TypeError, ValueError, MemoryError
-        On every rank, if any rank's arguments do not fit, or they differ.
+    TypeError, ValueError, MemoryError, Unsupported, LibraryError, RmaError
+        On every rank, if any rank's arguments do not fit, or they differ, but for `device`.
     Exception
         What `fill` raises on any node, on every rank; of a class that is not Python's own its
         nearest base, as `ValueError`, or `RmaError`.
@@ -76,6 +84,14 @@ class NodeArray(Unique, Generic[ScalarT]):
     `array` is read-only on all ranks. It, and any view of it, stays as it is for as long as
     it is kept, also after `close`, and if other ranks are lost; its memory is free when no rank
     of the node has a view any more. Each rank may close, or drop it, when it likes.
+
+    **Devices.** There is one copy for each device, by CUDA IPC, for the ranks of the node that name
+    it and map each other's memory there; each other rank with a device has its own copy. `fill` is
+    called on the lowest rank of each copy, with an array of CuPy or PyTorch if the program has
+    imported one of them; what it queues on the array's stream or the default stream is waited for.
+    Nothing keeps kernels from writing to `array`: do not. CUDA does not keep memory that its owner
+    frees, so that, if any rank has a device, **close is collective and blocking on all ranks**, and
+    no view on a device is used after it, or after the rank that has filled it was lost.
 
     **Ctrl-C**, or any exception of a signal handler, in the constructor is SyncError on the
     others; afterwards there is nothing to interrupt.
@@ -97,7 +113,8 @@ class NodeArray(Unique, Generic[ScalarT]):
     array([0., 1., 4.])
     """
 
-    _array: NDArray[ScalarT] | None
+    _array: Any = None
+    _window: Window[Any] | None = None  # that keeps the memory, if any rank has it on a device
 
     @bracketed
     def __init__(
@@ -108,8 +125,9 @@ class NodeArray(Unique, Generic[ScalarT]):
         *,
         fill: Callable[[Array], object],
         timeout: float | None = None,
+        device: str | None = None,
     ) -> None:
-        def tell() -> tuple[tuple[int, ...], np.dtype[Any]]:
+        def tell() -> tuple[tuple[int, ...], np.dtype[Any], bool]:
             if not callable(fill):
                 raise TypeError(f"fill must be a function of the array, not {type(fill).__name__}")
             dims = shape if isinstance(shape, tuple | list) else (shape,)
@@ -119,30 +137,71 @@ class NodeArray(Unique, Generic[ScalarT]):
             empty(0, kind)  # raises what a window would
             if math.prod(dims) * kind.itemsize >> 62:
                 raise MemoryError(f"no machine has memory for shape {dims}: is it meant?")
-            return dims + kind.shape, kind.base
+            if device is not None:
+                checked(device)
+            return dims + kind.shape, kind.base, device is not None
 
         told = exchange(comm, _NAME, tell, timeout)
-        common([dims for dims, _ in told], ValueError, "arguments differ", "shape {}".format)
-        common([kind for _, kind in told], TypeError, "dtypes differ", dtype_name)
-        self._comm, (self._shape, self._dtype) = comm, told[0]
+        common([dims for dims, _, _ in told], ValueError, "arguments differ", "shape {}".format)
+        common([kind for _, kind, _ in told], TypeError, "dtypes differ", dtype_name)
+        self._comm, (self._shape, self._dtype, _) = comm, told[0]
         self._nbytes = math.prod(self._shape) * self._dtype.itemsize
-        with Window.allocate(comm, 0, np.uint8, timeout=timeout) as window:
-            near = (rank for rank in range(comm.rank) if window.route(rank) == "direct")
-            self._first = next(near, comm.rank)
-        with _File() as file:
+        some = any(there for _, _, there in told)
+        how: dict[str, Any] = {} if device is None else {"device": str(device)}
+        with Window.allocate(comm, int(some), np.uint8, timeout=timeout, **how) as probe:
 
-            def make() -> tuple[int, int] | None:
-                if self._first != comm.rank:
+            def where() -> bytes:
+                return b"" if device is None else device_of(settled(probe.local)[1])
+
+            names = exchange(comm, _NAME, where, timeout) if some else [b""] * comm.size
+            way = "direct" if device is None else "ipc"
+            same = (r for r in range(comm.rank) if names[r] == names[comm.rank])
+            alone = device is not None and not (names[comm.rank] and self._nbytes)
+            near = (r for r in same if not alone and probe.route(r) == way)
+            self._first = first = next(near, comm.rank)
+        if some and exchange(comm, _NAME, lambda: first, timeout)[first] != first:
+            self._first = comm.rank  # that one has another's: not all map each other's memory
+        own = self._first == comm.rank
+        with Opening() as stack, _File() as file:
+            place: Any = None
+            window: Any = None
+            if some:
+                here, how = (self._nbytes, how) if own and device is not None else (0, {})
+                window = Window.allocate(comm, here, np.uint8, "r", timeout, **how)
+                stack.enter_context(window)
+
+            def make() -> Any:
+                nonlocal place
+                if not own:
                     return None
-                fill(self._view(file.make(self._nbytes)))
-                return os.getpid(), file.number
+                if device is None:
+                    fill(self._view(file.make(self._nbytes)))
+                    return os.getpid(), file.number
+                place, exported = settled(window.local)
+                array = shaped(place, self._dtype, self._shape)
+                fill(array)
+                settled(array)
+                return exported
 
             def find() -> None:
-                pid, number = files[self._first]
-                self._array = self._view(_mapped(pid, number, self._nbytes))
+                nonlocal place
+                if device is None:
+                    pid, number = made[self._first]
+                    self._array = self._view(_mapped(pid, number, self._nbytes))
+                    return
+                if not own:
+                    place = neighbours(made[self._first], self._nbytes, device, window)
+                self._array = shaped(place, self._dtype, self._shape)
 
-            files = exchange(comm, _NAME, _outside(make), timeout)
-            exchange(comm, _NAME, find, timeout)  # and the file may be closed
+            try:
+                made = exchange(comm, _NAME, _outside(make), timeout)
+                exchange(comm, _NAME, find, timeout)  # and the file may be closed
+            except Exception as exc:
+                if is_of_all(exc) and not isinstance(exc, SyncError):
+                    stack.close()  # all come here
+                raise
+            self._window = window
+            stack.pop_all()
 
     def _view(self, memory: Any) -> Array:
         flat = np.frombuffer(memory, self._dtype, math.prod(self._shape))
@@ -150,18 +209,23 @@ class NodeArray(Unique, Generic[ScalarT]):
 
     @classmethod
     def assemble(
-        cls, comm: MPI.Comm, rows: ArrayLike, *, timeout: float | None = None
+        cls,
+        comm: MPI.Comm,
+        rows: ArrayLike,
+        *,
+        timeout: float | None = None,
+        device: str | None = None,
     ) -> NodeArray[Any]:
         """Make one of each rank's part: rank 0's rows, then rank 1's, and so on.
 
         Parameters
         ----------
         comm : mpi4py.MPI.Comm
-        rows : array_like
+        rows : array_like or array on a device
             This rank's, of one dimension or more. Ranks may have different numbers of rows, and
             none; all else of the shape, and the dtype, is the same on all ranks, but for an
             empty list, which says nothing of it.
-        timeout : float, optional
+        timeout, device
             As of the constructor.
 
         Returns
@@ -192,7 +256,8 @@ class NodeArray(Unique, Generic[ScalarT]):
             nonlocal part
             if isinstance(rows, np.ma.MaskedArray):
                 raise TypeError("rows are a masked array, whose mask would be lost: use filled()")
-            given = np.asarray(rows)
+            cuda = of_cuda(rows)
+            given = np.asarray(rows) if cuda is None else cuda.fetch(rows)
             if not given.ndim:
                 raise ValueError("rows are one number: give an array of at least one dimension")
             empty(0, given.dtype)
@@ -211,12 +276,13 @@ class NodeArray(Unique, Generic[ScalarT]):
             # who has no rows may not know their dtype
             with Window(comm, part if part.size else np.empty(0, kind), "r", timeout) as window:
 
-                def fill(array: Array) -> None:
-                    parts = enumerate(np.split(array, ends[:-1]))
-                    begun = [window.rget(rank, out=it.reshape(-1)) for rank, it in parts if it.size]
+                def fill(array: Any) -> None:
+                    parts = enumerate(split(array, ends[:-1]))
+                    begun = [window.rget(rank, out=it) for rank, it in parts if math.prod(it.shape)]
                     Request.waitall(begun)
 
-                return cls(comm, (ends[-1], *tail), kind, fill=fill, timeout=timeout)
+                shape = (ends[-1], *tail)
+                return cls(comm, shape, kind, fill=fill, timeout=timeout, device=device)
 
         return together(comm, "NodeArray.assemble", make)
 
@@ -224,10 +290,11 @@ class NodeArray(Unique, Generic[ScalarT]):
 
     @property
     def array(self) -> NDArray[ScalarT]:
-        """The array: read-only, the same memory on all ranks of the node. Local."""
+        """The array: read-only, the same memory on all ranks of the node, or device. Local."""
         if self._array is None:
             raise ClosedError(errno.ESHUTDOWN, "the NodeArray is closed", call="array")
-        return self._array
+        array: NDArray[ScalarT] = self._array
+        return array
 
     @property
     def comm(self) -> MPI.Comm:
@@ -257,7 +324,8 @@ class NodeArray(Unique, Generic[ScalarT]):
         Notes
         -----
         Local, not blocking: it waits for nobody, and views stay. `with` does it at the end of its
-        block, so does the end of the object.
+        block, so does the end of the object. If any rank has its array on a device it is
+        collective and blocking, as `rmaext.Window.close` with its errors; views there end with it.
 
         Examples
         --------
@@ -268,6 +336,8 @@ class NodeArray(Unique, Generic[ScalarT]):
         True
         """
         self._array = None
+        if self._window is not None:
+            self._window.close()
 
     def __enter__(self) -> Self:
         return self
@@ -278,7 +348,11 @@ class NodeArray(Unique, Generic[ScalarT]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.close()
+        if kind is None or self._window is None:
+            self.close()
+        else:
+            self._array = None
+            self._window.__exit__(kind, error, trace)
 
 
 class _File:
