@@ -133,6 +133,7 @@ def over(place: DeviceArray) -> Any:
     made = DeviceMemory(place, place.number)
     for name in ("cupy", "torch"):
         if name in sys.modules:
+            # what they raise where they have no such dtype
             with suppress(TypeError, ValueError, BufferError, RuntimeError):
                 return array_of(made, name)
             break

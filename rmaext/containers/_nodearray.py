@@ -23,7 +23,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .. import ClosedError, Request, SyncError, Window, empty
+from .. import ClosedError, Request, RmaError, SyncError, Window, empty
 from .._comm.group import together
 from .._runtime.copies import Unique
 from .._runtime.failures import is_of_all
@@ -190,6 +190,10 @@ class NodeArray(Unique, Generic[ScalarT]):
                     self._array = self._view(_mapped(pid, number, self._nbytes))
                     return
                 if not own:
+                    if window.route(self._first) != "ipc":
+                        text = f"NodeArray: device={device!r}: the memory of rank {self._first} is "
+                        text += "not mapped any more: has the device no memory left?"
+                        raise RmaError(errno.ENOMEM, text, call=_NAME, rank=self._first)
                     place = neighbours(made[self._first], self._nbytes, device, window)
                 self._array = shaped(place, self._dtype, self._shape)
 

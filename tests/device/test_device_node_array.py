@@ -131,6 +131,24 @@ def test_errors_are_of_all_ranks(cuda, comm):
     NodeArray(comm, 3, fill=zero, device="cuda:0").close()
 
 
+def test_memory_that_is_not_mapped_any_more(cuda, comm):
+    """As of the second window, after the first one's was: an error on all ranks."""
+    if not cuda.SIMULATED:
+        pytest.skip("no call fails at will")
+    zero = filling(np.zeros(3))
+    with NodeArray(comm, 3, fill=zero, device="cuda:0") as table:
+        mapped = table.filled_by != comm.rank
+    if comm.rank == comm.size - 1:  # the first call maps the probe's memory
+        cuda.cuda.device_fail(b"cuIpcOpenMemHandle_v2:%d:2" % comm.size)
+    try:
+        if comm.allreduce(mapped):
+            with pytest.raises(rmaext.RmaError, match=r"is not mapped any more: has the device"):
+                NodeArray(comm, 3, fill=zero, device="cuda:0")
+    finally:
+        cuda.cuda.device_fail(b"")
+    NodeArray(comm, 3, fill=zero, device="cuda:0").close()
+
+
 def test_closed(cuda, comm, monkeypatch):
     from device import little_cupy
 
