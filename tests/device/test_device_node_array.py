@@ -138,8 +138,11 @@ def test_memory_that_is_not_mapped_any_more(cuda, comm):
     zero = filling(np.zeros(3))
     with NodeArray(comm, 3, fill=zero, device="cuda:0") as table:
         mapped = table.filled_by != comm.rank
-    if comm.rank == comm.size - 1:  # the first call maps the probe's memory
-        cuda.cuda.device_fail(b"cuIpcOpenMemHandle_v2:%d:2" % comm.size)
+    with rmaext.Window.allocate(comm, 1, device="cuda:0") as probe:
+        first = sum(probe.route(r) == "ipc" for r in range(comm.size) if r != comm.rank)
+        probe.fence()
+    if mapped:  # behind those calls that map the probes' memory
+        cuda.cuda.device_fail(b"cuIpcOpenMemHandle_v2:%d:2" % (first + 1))
     try:
         if comm.allreduce(mapped):
             with pytest.raises(rmaext.RmaError, match=r"is not mapped any more: has the device"):
