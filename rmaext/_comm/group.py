@@ -464,7 +464,8 @@ class Group:
         ways.look(handle[0])
         # the struct outlives close: another thread may still be inside a call
         made = owned(handle[0], lib.rmaext_window_free)
-        reports.windows.add(made)
+        if block is None:  # of rmaext's own
+            reports.windows.add(made)
         return made
 
 

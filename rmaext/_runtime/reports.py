@@ -29,7 +29,7 @@ _RECORD_EVERY = 0.1
 _HERE = f"{os.path.dirname(os.path.dirname(os.path.abspath(__file__)))}{os.sep}"
 _CONTAINERS = "rmaext.containers."
 OF_A_DEVICE = "a copy from or to an array of "  # begins the words of such a wait
-windows: weakref.WeakSet[Any] = weakref.WeakSet()  # C's
+windows: weakref.WeakSet[Any] = weakref.WeakSet()  # C's, those of rmaext's own
 
 
 def numbers(ranks: Sequence[int]) -> str:
@@ -223,6 +223,7 @@ def copying(number: int) -> Iterator[None]:
     if window is None:
         yield
         return
+    follow_wait(f"copy of cuda:{number}")
     lib.rmaext_record_waits(window, lib.RMAEXT_IN_CONTAINER, -2, number)
     record(f"{OF_A_DEVICE}cuda:{number}")
     try:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -90,6 +91,7 @@ PROGRAM = """
     win = rmaext.Window(comm, device_array.Array.from_numpy(np.zeros(3, "c16")))
     host = rmaext.Window(comm, np.zeros(3))
     win.put([1, 2], 0)
+    win.put(device_array.Array.from_numpy(np.zeros(3, "c16")), 0)
     win.fence()
     for it in (host, win): it.close()
 """
@@ -101,6 +103,12 @@ def test_a_trace_names_the_device(tmp_path):
     entries = [json.loads(line) for line in names.read_text().splitlines()]
     windows = [it for it in entries if "window" in it and not it["hidden"]]
     assert [it["dtype"] for it in windows] == ["<c16 on cuda:0", "<f8"]
+    output("-m", "rmaext", "trace", str(names.parent))
+    with gzip.open(names.parent / "trace.json.gz") as file:
+        found = json.load(file)["traceEvents"]
+    waits = [it for it in found if it.get("cat") == "wait"]
+    assert any(it["name"] == "copy of cuda:0" for it in waits)
+    assert not any(it["name"] == "container" for it in waits)
 
 
 WAITING = launch.ROOT / "tests" / "device" / "programs" / "waiting.py"
