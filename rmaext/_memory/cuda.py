@@ -25,7 +25,7 @@ from .._runtime.reports import copying
 from ..errors import RmaError
 from .devices import DeviceArray, Landing
 
-__all__ = ["Passage", "device_array", "fetch", "filling", "landing", "put", "wait"]
+__all__ = ["Passage", "device_array", "fetch", "fill", "filling", "landing", "put", "wait"]
 
 _began: list[int] = []  # by how many forks the process had come to be that opened a device first
 ON_CUDA = 2  # DLPack's number of the kind of device
@@ -297,6 +297,12 @@ def filling(it: Any, values: NDArray[Any], limit: float | None = None) -> Passag
     way = Passage(it, limit)
     way.copy(True, values)
     return way
+
+
+def fill(it: Any, values: NDArray[Any]) -> None:
+    """Copy them. Blocking."""
+    with filling(it, values) as way:
+        way.finish()
 
 
 def put(window: Any, it: Any, rank: Any, offset: int) -> bool:

@@ -192,8 +192,7 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike, device: str, wish: Wis
     zeros = np.zeros(min(nbytes, _CHUNK), np.uint8)
     for start in range(0, nbytes, _CHUNK):
         some = flat[start : start + _CHUNK]
-        with cuda.filling(DeviceMemory(some, flat.number), zeros[: some.size]) as way:
-            way.finish()
+        cuda.fill(DeviceMemory(some, flat.number), zeros[: some.size])
     place = flat.view(dtype).reshape(dims)
     array: DeviceArray = place.view()
     array.given = over(place)
