@@ -52,6 +52,7 @@ struct rmaext_stream {
 	int64_t limit;	/* ns for which one wait waits */
 	int64_t until;	/* when it comes back with RMAEXT_PENDING meanwhile */
 	int64_t since;	/* when the wait began that goes on; or 0 */
+	bool hung;	/* it has not ended in the limit, and goes on */
 	bool moves_mpi; /* waits call MPI */
 	bool crosses;	/* the put of rmaext_stream_put() was begun */
 	bool busy;	/* there may be work in it, or there was an error */

@@ -31,7 +31,9 @@ static int stream_wait(struct rmaext_stream *s, done_fn done, void *it)
 	rmx_pace_begin(&pace, begun);
 	while ((ret = done(s->device, it)) == RMAEXT_PENDING) {
 		now = rmx_now();
-		if (now - s->since >= s->limit)
+		if (now - s->since >= s->limit) {
+			s->since = 0; /* who waits again has the same time */
+			s->hung = true;
 			return rmx_fail(-FI_ETIMEDOUT, RMX_NO_RANK, "device",
 					"device %d has not ended in %g s what "
 					"it was given: is a kernel still at "
@@ -39,6 +41,7 @@ static int stream_wait(struct rmaext_stream *s, done_fn done, void *it)
 					"timeout",
 					s->device->number,
 					(double)s->limit / 1e9);
+		}
 		if (now >= s->until)
 			return RMAEXT_PENDING;
 		if (s->moves_mpi && rmx_pace_due(&pace, now))
@@ -48,8 +51,10 @@ static int stream_wait(struct rmaext_stream *s, done_fn done, void *it)
 		else
 			rmx_sleep(NAP);
 	}
-	if (!ret)
+	if (!ret) {
 		s->since = 0;
+		s->hung = false;
+	}
 	return ret;
 }
 
@@ -76,7 +81,7 @@ static void late_look(struct rmx_device *device, bool *stuck_p)
 		ret = device->kind->idle(device, s->it);
 		if (ret) {
 			*stuck_p |= ret == RMAEXT_PENDING &&
-				    now - s->since >= s->limit;
+				    (s->hung || now - s->since >= s->limit);
 			at = &s->next;
 			continue;
 		}
@@ -151,7 +156,7 @@ struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
 	s->until = INT64_MAX;
 	s->since = 0;
 	s->moves_mpi = moves_mpi;
-	s->busy = s->crosses = false;
+	s->busy = s->crosses = s->hung = false;
 	s->rest.len = 0;
 	s->low = UINTPTR_MAX;
 	s->high = 0;

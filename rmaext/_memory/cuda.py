@@ -12,6 +12,9 @@ import ctypes
 import errno
 import math
 import struct
+from collections.abc import Sequence
+from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,8 +151,10 @@ class Passage:
         C's, of the device.
     """
 
-    def __init__(self, it: Any, limit: float | None = None) -> None:
-        self.it = it
+    def __init__(
+        self, it: Any, limit: float | None = None, todo: Sequence[tuple[()]] = ((),)
+    ) -> None:
+        self.it, self._todo = it, iter(todo)
         self.stream: Any = None
         self._capsule: Any = None
         self._limit = int((config.timeout_seconds(None) if limit is None else limit) * 1e9)
@@ -188,14 +193,25 @@ class Passage:
         self._called(lib.rmaext_stream_behind(self.stream, handle))
 
     def copy(self, into: bool, host: NDArray[Any]) -> None:
-        """Begin a copy to the array, or from it; `host` stays as it is until `close`."""
+        """Begin a copy to the array, or from it; `host` stays as it is until `close`.
+
+        It is begun once for each of `todo`, however often this is called: to look there and to
+        copy is no step of Python's, so no signal handler comes between.
+        """
         there = ffi.cast("void *", self.facts.address)
         here = ffi.from_buffer(host)
-        self._called(lib.rmaext_stream_copy(self.stream, into, there, here, host.nbytes))
+        copy = partial(lib.rmaext_stream_copy, self.stream, into, there, here, host.nbytes)
+        for code in list(starmap(copy, self._todo)):
+            self._called(code)
 
     def wait(self, ns: int) -> bool:
-        """Wait for so long at most; return whether all has ended. RmaTimeout after the limit."""
+        """Wait for so long at most; return whether all has ended.
+
+        It is RmaTimeout after the limit, and what was begun goes on: one may wait again.
+        """
         code = lib.rmaext_stream_wait(self.stream, ns)
+        if code == -errno.ETIMEDOUT:
+            called(code, self.it)
         if code != lib.RMAEXT_PENDING:
             self._called(code)
         return not code
@@ -224,6 +240,10 @@ class Passage:
             _in_use.append((self.device, self.it, self._capsule))
         if _in_use:
             _let_go()
+
+    def __del__(self) -> None:
+        if getattr(self, "stream", None) is not None:  # else it was not made, or is closed
+            self.close()
 
     def __enter__(self) -> Passage:
         return self
@@ -326,10 +346,11 @@ def put(window: Any, it: Any, rank: Any, offset: int) -> bool:
         what.kind, what.rank, what.offset = lib.RMAEXT_PUT, number, window._byte(place[1])
         what.operand = ffi.cast("void *", facts.address)
         what.count = place[2] * facts.dtype.itemsize
-        while True:  # see tests/support/jumps.py
-            code = lib.rmaext_stream_put(way.stream, window._handle, what, lib.RMAEXT_SLICE)
-            if code != lib.RMAEXT_PENDING:  # after a slice a signal handler may raise
-                break
+        with copying(way.number):
+            while True:  # see tests/support/jumps.py
+                code = lib.rmaext_stream_put(way.stream, window._handle, what, lib.RMAEXT_SLICE)
+                if code != lib.RMAEXT_PENDING:  # after a slice a signal handler may raise
+                    break
         if code and code != -errno.EXDEV:
             raise from_c(code, window._where("put", place))
         return not code

@@ -134,8 +134,8 @@ class Landing(np.ndarray):
         Of those who copy it there, one at a time.
     way : cuda.Passage or None
         By which it is copied just now.
-    there : bool
-        Whether it was copied.
+    todo : list of tuple
+        The copy that is to be made, see `cuda.Passage.copy`; empty: it is there.
     """
 
     given: Any = None
@@ -143,7 +143,7 @@ class Landing(np.ndarray):
     limit: float | None
     lock: Any
     way: Any = None
-    there = False
+    todo: list[tuple[()]]
 
     @classmethod
     def of(cls, given: Any, number: int, host: Any, limit: float | None) -> Landing:
@@ -151,26 +151,30 @@ class Landing(np.ndarray):
         made: Landing = host.view(cls)
         made.given, made.number, made.limit = given, number, limit
         made.lock = threading.RLock()  # a forked child has no use for it
+        made.todo = [()]
         return made
 
     def copy_there(self, ns: int) -> bool:
         """Go on with copying it for so long at most; return whether it is there.
 
-        Several threads may call this: none copies it when it is already there, where the program
-        may have written to the array since. After an error it begins anew.
+        Several threads, and a signal handler at any line here, may call this: none copies it when
+        it is already there, where the program may have written to the array since. After an error
+        it begins anew.
         """
         if not self.lock.acquire(timeout=ns / 1e9):
             return False
         try:
-            if not self.there:
-                if self.way is None or self.way.stream is None:
+            if self.todo:
+                way = self.way
+                if way is None or way.stream is None:
                     from . import cuda
 
-                    self.way = cuda.filling(self.given, self, self.limit)
-                self.there = self.way.wait(ns)
-                if self.there:
-                    self.give_up()
-            return self.there
+                    way = self.way = cuda.Passage(self.given, self.limit, self.todo)
+                way.copy(True, self)
+                if way.wait(ns):
+                    self.todo.clear()
+                    self.way = None
+            return not self.todo
         finally:
             self.lock.release()
 
