@@ -1172,6 +1172,11 @@ int rmaext_stream_put(rmaext_stream *stream, rmaext_window *window,
 int rmaext_device_export(rmaext_device *device, const void *address,
 			 struct rmaext_export *export_p);
 int rmaext_import_try(const char *library, const void *exported, uint64_t size);
+/*
+ * Returns where a rank's memory of a device is mapped in this process, until
+ * the window is closed; or NULL.
+ */
+void *rmaext_device_memory(rmaext_window *window, int64_t rank);
 
 /*
  * Attach memory of this rank to a dynamic window, and detach it. -EEXIST: some

@@ -137,3 +137,15 @@ int rmaext_stream_put(rmaext_stream *s, rmaext_window *w,
 	rmx_window_leave(w);
 	return ret;
 }
+
+void *rmaext_device_memory(rmaext_window *w, int64_t rank)
+{
+	void *memory = NULL;
+
+	if (rmx_window_enter(w, "memory"))
+		return NULL;
+	if (rmx_device_of(w, rank))
+		memory = rmx_target_of(w, rank)->map;
+	rmx_window_leave(w);
+	return memory;
+}

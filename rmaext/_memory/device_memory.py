@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import functools
 import importlib
-import os
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +16,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from .._native._lib import ffi, lib
 from .._native.owned import owned
-from .._runtime import config
 from ..errors import RmaError, Unsupported
 from ..typing import ArrayLibrary
 from . import arrays, cuda
@@ -28,7 +25,7 @@ from .node import sized
 from .pages import Wish
 
 __all__ = [
-    *("LIBRARIES", "DeviceMemory", "array_of", "copied", "device_name", "empty", "exported"),
+    *("LIBRARIES", "DeviceMemory", "array_of", "copied", "device_name", "empty"),
     *("neighbours", "opened", "over"),
 ]
 
@@ -199,51 +196,25 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike, device: str, wish: Wis
     return array
 
 
-def exported(place: DeviceArray) -> bytes:
-    """Return what other processes of the node map memory of ours by; b"" if none can. Local."""
+def device_name(place: DeviceArray) -> bytes:
+    """Return which device it is, by a name that all processes have for it. Local.
+
+    b"" if no other process of the node can map that memory.
+    """
     made = ffi.new("struct rmaext_export *")
     code = lib.rmaext_device_export(place.handle, arrays.address(place), made)
-    return b"" if code else bytes(ffi.buffer(made))
+    return b"" if code else bytes(ffi.buffer(made.device))
 
 
-def device_name(export: bytes) -> bytes:
-    """Return which device has exported memory, by a name that all processes have for it."""
-    return bytes(ffi.from_buffer("struct rmaext_export *", export).device)
-
-
-class _Handle(ctypes.Structure):
-    """CUipcMemHandle, which goes by value."""
-
-    _fields_ = (("reserved", ctypes.c_ubyte * 64),)
-
-
-def neighbours(export: bytes, nbytes: int, device: str, window: Any) -> DeviceArray:
-    """Return another process's memory, which the window has mapped and keeps so. Local.
-
-    C does not tell where it lies. CUDA counts who maps it, and tells the same address again.
-    """
+def neighbours(rank: int, nbytes: int, device: str, window: Any) -> DeviceArray:
+    """Return another rank's memory, which the window has mapped and keeps so. Local."""
     number, handle = opened(device)
-    it = ffi.from_buffer("struct rmaext_export *", export)
-    cuda_library = ctypes.CDLL(os.fsdecode(config.cuda_library()))
-    context, base = ctypes.c_void_p(), ctypes.c_uint64()
-
-    def call(name: str, *args: Any) -> None:
-        if code := getattr(cuda_library, name)(*args):
-            text = f"device={device!r}: {name}: error {code} of CUDA: restart the program"
-            raise RmaError(errno.EREMOTEIO, text)
-
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), number)
-    try:
-        call("cuCtxPushCurrent_v2", context)
-        try:
-            by = _Handle.from_buffer_copy(ffi.buffer(it.handle))
-            call("cuIpcOpenMemHandle_v2", ctypes.byref(base), by, 1)  # with peer access, as C
-            call("cuIpcCloseMemHandle", base)
-        finally:
-            call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-    finally:
-        call("cuDevicePrimaryCtxRelease_v2", number)
-    memory = ffi.buffer(ffi.cast("char *", base.value + it.at), nbytes)
+    at = lib.rmaext_device_memory(window._handle, rank)
+    if at == ffi.NULL:
+        text = f"device={device!r}: the memory of rank {rank} is not mapped any more: has the "
+        text += "device no memory left?"
+        raise RmaError(errno.ENOMEM, text, rank=rank)
+    memory = ffi.buffer(ffi.cast("char *", at), nbytes)
     place = np.frombuffer(memory, np.uint8).view(DeviceArray)
     place.number, place.handle, place.given = number, handle, window
     return place

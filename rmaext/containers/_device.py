@@ -43,30 +43,30 @@ def copied(values: NDArray[Any], device: str) -> Any:
     return device_memory.copied(values, device)
 
 
-def settled(memory: Any) -> tuple[Any, bytes]:
-    """Return where memory of a window lies on a device, and what others can map it by.
+def settled(memory: Any) -> Any:
+    """Return where memory of a window lies on a device.
 
     All is done that is queued on the array's stream and on the default stream. Blocking.
     """
-    from .._memory import cuda, device_memory
+    from .._memory import cuda
 
     place = cuda.device_array(memory)
     cuda.wait(place)
-    return place, device_memory.exported(place) if place.nbytes else b""
+    return place
 
 
-def device_of(export: bytes) -> bytes:
-    """Return the name of the device that memory was exported by, alike in all processes."""
-    from .._memory import device_memory
+def device_of(memory: Any) -> bytes:
+    """Return the name of the device that has it, alike in all processes; b"": none can map it."""
+    from .._memory import cuda, device_memory
 
-    return device_memory.device_name(export) if export else b""
+    return device_memory.device_name(cuda.device_array(memory))
 
 
-def neighbours(export: bytes, nbytes: int, device: str, window: Window[Any]) -> Any:
+def neighbours(rank: int, nbytes: int, device: str, window: Window[Any]) -> Any:
     """Return the place of another rank's memory that a window has mapped, of one byte or more."""
     from .._memory import device_memory
 
-    return device_memory.neighbours(export, nbytes, device, window)
+    return device_memory.neighbours(rank, nbytes, device, window)
 
 
 def shaped(place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:

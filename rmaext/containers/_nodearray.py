@@ -23,7 +23,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .. import ClosedError, Request, RmaError, SyncError, Window, empty
+from .. import ClosedError, Request, SyncError, Window, empty
 from .._comm.group import together
 from .._runtime.copies import Unique
 from .._runtime.failures import is_of_all
@@ -151,7 +151,7 @@ class NodeArray(Unique, Generic[ScalarT]):
         with Window.allocate(comm, int(some), np.uint8, timeout=timeout, **how) as probe:
 
             def where() -> bytes:
-                return b"" if device is None else device_of(settled(probe.local)[1])
+                return b"" if device is None else device_of(probe.local)
 
             names = exchange(comm, _NAME, where, timeout) if some else [b""] * comm.size
             way = "direct" if device is None else "ipc"
@@ -177,11 +177,11 @@ class NodeArray(Unique, Generic[ScalarT]):
                 if device is None:
                     fill(self._view(file.make(self._nbytes)))
                     return os.getpid(), file.number
-                place, exported = settled(window.local)
+                place = settled(window.local)
                 array = shaped(place, self._dtype, self._shape)
                 fill(array)
                 settled(array)
-                return exported
+                return None
 
             def find() -> None:
                 nonlocal place
@@ -190,11 +190,7 @@ class NodeArray(Unique, Generic[ScalarT]):
                     self._array = self._view(_mapped(pid, number, self._nbytes))
                     return
                 if not own:
-                    if window.route(self._first) != "ipc":
-                        text = f"NodeArray: device={device!r}: the memory of rank {self._first} is "
-                        text += "not mapped any more: has the device no memory left?"
-                        raise RmaError(errno.ENOMEM, text, call=_NAME, rank=self._first)
-                    place = neighbours(made[self._first], self._nbytes, device, window)
+                    place = neighbours(self._first, self._nbytes, device, window)
                 self._array = shaped(place, self._dtype, self._shape)
 
             try:
