@@ -1198,8 +1198,9 @@ int rmaext_detach(rmaext_window *window, const void *addr, uint64_t len);
  * A request does not wait: RMAEXT_PENDING, and the operation goes on by itself,
  * also after rmaext_op_release(), which returns RMAEXT_PENDING until it has
  * ended: applied at the target, or failed. -FI_EAGAIN with *op_p set: an update
- * by memory whose guard others hold, or what a device copies, is no request,
- * and needs rmaext_op_wait() until it is done.
+ * by memory whose guard others hold, or what this process copies for more than
+ * a slice, by the kernel or a device, is no request, and needs
+ * rmaext_op_wait() until it is done.
  */
 int rmaext_start(rmaext_window *window, const struct rmaext_call *call,
 		 rmaext_op **op_p);

@@ -16,7 +16,7 @@ struct by_stream {
 	struct rmaext_window *window;
 	struct rmaext_call call;
 	struct rmaext_stream *stream;
-	bool moved; /* only its notification is left */
+	struct rmaext_op *notifies; /* a message that goes on; or NULL */
 };
 
 /* For the record; a notified put is one there. */
@@ -40,34 +40,42 @@ static void moved_count(const struct by_stream *b, int ret)
 /* The caller is inside the window. */
 static int by_stream_run(struct by_stream *b, int64_t slice)
 {
-	int ret = 0;
+	const struct rmaext_call only = {
+		.kind = RMAEXT_PUT,
+		.notify = b->call.notify,
+		.rank = b->call.rank,
+	};
+	const int ret = rmx_streamed_move(b->window, &b->call,
+					  rmx_now() + slice, &b->stream);
 
-	if (!b->moved) {
-		ret = rmx_streamed_move(b->window, &b->call, rmx_now() + slice,
-					&b->stream);
-		if (ret == RMAEXT_PENDING)
-			return ret;
-		b->moved = true;
-		moved_count(b, ret);
-	}
-	if (!ret && b->call.notify)
-		ret = rmx_notify_of(b->window, b->call.rank,
-				    b->call.notify - 1);
-	return ret == -FI_EAGAIN ? RMAEXT_PENDING : ret;
+	if (ret == RMAEXT_PENDING)
+		return ret;
+	moved_count(b, ret);
+	if (ret || !b->call.notify)
+		return ret;
+	if (!rmx_control_block_of(b->window, b->call.rank))
+		return rmx_message_put(b->window, &only, &b->notifies);
+	rmx_notify_of(b->window, b->call.rank, b->call.notify - 1);
+	return 0;
 }
 
 static int by_stream_wait(struct rmaext_op *owned, int64_t slice)
 {
 	struct by_stream *b = (struct by_stream *)owned;
-	int ret = rmx_window_enter(b->window, rmx_call_name(&b->call));
+	int ret;
 
+	if (b->notifies)
+		return rmaext_op_wait(b->notifies, slice);
+	ret = rmx_window_enter(b->window, rmx_call_name(&b->call));
 	if (ret)
 		return ret;
-	if (!b->moved && !rmx_device_of(b->window, b->call.rank))
+	if (rmx_device_of(b->window, b->call.rank)) {
+		ret = by_stream_run(b, slice);
+	} else {
 		ret = rmx_streamed_closed(rmx_call_name(&b->call),
 					  b->call.rank);
-	else
-		ret = by_stream_run(b, slice);
+		moved_count(b, ret);
+	}
 	rmx_window_leave(b->window);
 	return ret;
 }
@@ -76,7 +84,10 @@ static int by_stream_wait(struct rmaext_op *owned, int64_t slice)
 static int by_stream_release(struct rmaext_op *owned)
 {
 	struct by_stream *b = (struct by_stream *)owned;
+	const int ret = rmaext_op_release(&b->notifies);
 
+	if (ret)
+		return ret;
 	if (b->stream)
 		rmx_stream_give(b->stream);
 	free(b);
@@ -111,6 +122,7 @@ int rmx_by_stream(struct rmaext_window *w, const struct rmaext_call *c,
 	if (!left) {
 		if (b.stream)
 			rmx_stream_give(b.stream);
+		rmaext_op_release(&b.notifies);
 		return rmx_no_memory("a copy");
 	}
 	*left = b;

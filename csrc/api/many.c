@@ -79,7 +79,10 @@ static int portion_by_memory(struct rmx_many *b)
 		       : ret;
 }
 
-/* Is a place long enough for a read or write of its own? */
+/*
+ * Is a place long enough for a read or write of its own? Not of what is waited
+ * for: an end of that wait lets go of messages only.
+ */
 static bool place_is_long(const struct rmx_many *b, const struct rmx_target *t,
 			  uint64_t len)
 {
@@ -88,7 +91,7 @@ static bool place_is_long(const struct rmx_many *b, const struct rmx_target *t,
 			      : b->count > 1 ? UINT64_MAX
 					     : RMX_COPY_MAX;
 
-	return len > most && !b->window->root->attached &&
+	return len > most && !b->waited && !b->window->root->attached &&
 	       !rmx_by_message(b->window, t, len);
 }
 
@@ -262,6 +265,8 @@ static int many_go_on(struct rmx_many *b, int64_t slice)
 		ret = portion_by_memory(b);
 		if (!ret)
 			ret = rmx_per_target_copy(b, until);
+		if (!ret && b->waited && !b->siblings)
+			ret = per_target_start(b, NULL);
 		if (!ret && b->siblings)
 			ret = per_target_wait(b, until);
 		if (ret)
@@ -464,18 +469,14 @@ static struct rmx_many many_make(struct rmaext_window *w,
 	};
 }
 
-/* Begins what is not done at once; all is one block. Copies may go on. */
+/* Begins what is not done at once; all is one block. Copies come first. */
 static int many_begin_far(struct rmx_many *b, int *ended)
 {
-	int ret = rmx_per_target_make(b), copied;
+	int ret = rmx_per_target_make(b);
 
-	if (ret)
-		return ret;
-	copied = rmx_per_target_copy(b, rmx_now() + RMX_SLICE);
-	if (copied && copied != RMAEXT_PENDING)
-		return copied;
-	ret = per_target_start(b, copied ? NULL : ended);
-	return ret ? ret : copied;
+	if (!ret)
+		ret = rmx_per_target_copy(b, rmx_now() + RMX_SLICE);
+	return ret ? ret : per_target_start(b, ended);
 }
 
 static void many_dispose(void *many)
@@ -508,6 +509,7 @@ int rmx_many_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 	if (ret == RMAEXT_PENDING) { /* nothing copies but a call that waits */
 		b->owned.life = &many_life;
 		b->at = b->end;
+		b->waited = true;
 		*op_p = &b->owned;
 		return -FI_EAGAIN;
 	}

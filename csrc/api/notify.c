@@ -41,8 +41,10 @@ static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 	}
 	if (ret)
 		return ret;
-	return mapped ? rmx_notify_of(w, c->rank, slot)
-		      : rmx_message_put(w, &only, op_p);
+	if (!mapped)
+		return rmx_message_put(w, &only, op_p);
+	rmx_notify_of(w, c->rank, slot);
+	return 0;
 }
 
 int rmx_notify_start(struct rmaext_window *w, const struct rmaext_call *c,

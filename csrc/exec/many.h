@@ -66,6 +66,8 @@ struct rmx_many {
 	const uint64_t *starts;
 	int notify;	/* slot of a put; -1: none */
 	uint64_t longs; /* places too long for messages, or more */
+	bool waited;	/* it is a request whose copies a wait makes; then come
+			 * messages */
 	bool is_part;	/* of an array, to be copied: only per_target says where
 			 */
 };

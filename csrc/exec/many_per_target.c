@@ -170,9 +170,12 @@ int rmx_per_target_copy(struct rmx_many *b, int64_t until)
 		    (it->places.next == it->places.count && !it->stream))
 			continue;
 		device = rmx_device_of(b->window, it->rank);
-		if (!device && it->stream)
-			return rmx_streamed_closed(put ? "put" : "get",
-						   it->rank);
+		if (!device && it->stream) {
+			ret = rmx_streamed_closed(put ? "put" : "get",
+						  it->rank);
+			target_record(b, it, ret);
+			return ret;
+		}
 		if (!device && it->target->route != RMAEXT_CMA) {
 			it->messages = true; /* it is not mapped any more */
 			continue;

@@ -412,11 +412,9 @@ int rmx_message_put(struct rmaext_window *window,
  */
 int rmx_message_post(struct rmaext_window *window,
 		     const struct rmaext_call *call);
-/*
- * Notifies of a put that is there, and never waits. Without counters that are
- * mapped here -FI_EAGAIN: too much waits for that rank.
+/* Notifies of a put that is there, where the rank's counters are mapped here.
  */
-int rmx_notify_of(struct rmaext_window *window, int64_t rank, int slot);
+void rmx_notify_of(struct rmaext_window *window, int64_t rank, int slot);
 /*
  * Puts some bytes at a checked place, whose key is mapped. Nobody learns
  * whether they arrive. Returns 0, or -FI_EAGAIN: nothing was done, try again;

@@ -92,15 +92,8 @@ int rmx_move_new(struct rmaext_window *w, const struct rmaext_call *c,
 	return ret || !c->notify ? ret : note_new(w, c, *op_p);
 }
 
-int rmx_notify_of(struct rmaext_window *w, int64_t rank, int slot)
+void rmx_notify_of(struct rmaext_window *w, int64_t rank, int slot)
 {
-	if (!rmx_control_block_of(w, rank))
-		return rmx_message_post(w, &(struct rmaext_call){
-						   .kind = RMAEXT_PUT,
-						   .notify = slot + 1,
-						   .rank = rank,
-					   });
 	rmx_sent_count(rmx_sent(&w->tally, rank, slot), false);
 	rmx_notify_add(w, rank, slot, 1);
-	return 0;
 }

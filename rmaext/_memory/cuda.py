@@ -252,7 +252,7 @@ class Passage:
         self.close()
 
 
-def device_array(it: Any) -> DeviceArray:
+def device_array(it: Any, limit: float | None = None) -> DeviceArray:
     """Return where an array lies; all that its stream has to do is done. Blocking.
 
     Raises
@@ -262,7 +262,7 @@ def device_array(it: Any) -> DeviceArray:
     LibraryError, Unsupported, RmaError
         CUDA, or the array's context, is not there; or its memory was freed.
     """
-    with Passage(it) as way:
+    with Passage(it, limit) as way:
         way.finish()
         facts = way.facts
         nbytes = facts.dtype.itemsize * math.prod(facts.shape)
@@ -275,10 +275,10 @@ def device_array(it: Any) -> DeviceArray:
         return array
 
 
-def wait(place: DeviceArray) -> None:
+def wait(place: DeviceArray, limit: float | None = None) -> None:
     """Wait for the device's legacy default stream. Blocking."""
     if place.handle is not None:
-        with Passage(place.given) as way:
+        with Passage(place.given, limit) as way:
             way.behind(1)
             way.finish()
 
@@ -319,9 +319,9 @@ def filling(it: Any, values: NDArray[Any], limit: float | None = None) -> Passag
     return way
 
 
-def fill(it: Any, values: NDArray[Any]) -> None:
+def fill(it: Any, values: NDArray[Any], limit: float | None = None) -> None:
     """Copy them. Blocking."""
-    with filling(it, values) as way:
+    with filling(it, values, limit) as way:
         way.finish()
 
 

@@ -465,8 +465,8 @@ class Request(Unique, cmethods.Request):
         else:
             code = op.start(what)
         if code == -errno.EAGAIN and op.goes_on:
-            # an update by memory, whose guard others hold, or what a device copies: it does not
-            # go on by itself
+            # an update by memory, whose guard others hold, or what the kernel or a device copies
+            # for long: it does not go on by itself
             where = window._where(call, place) if isinstance(place, tuple) else request._where()
             code = window._group.watch.wait(op, where, lambda: (request._rank(),))
             op.release()
