@@ -139,7 +139,7 @@ int rmaext_stream_put(rmaext_stream *s, rmaext_window *w,
 		return ret;
 	ret = rmx_check(w, "put", c->rank, c->offset, c->count, RMAEXT_WRITE);
 	if (!ret && rmx_device_of(w, c->rank) != s->device) {
-		ret = -EXDEV;
+		ret = s->crosses ? rmx_streamed_closed("put", c->rank) : -EXDEV;
 	} else if (!ret && c->count) {
 		ret = rmx_streamed_across(w, c, rmx_now() + slice, s);
 		if (ret != RMAEXT_PENDING)

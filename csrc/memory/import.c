@@ -39,39 +39,6 @@ static int import_find(struct rmx_device *device,
 	return 0;
 }
 
-int rmx_import_open(const char *library, const void *export, uint64_t size,
-		    struct rmx_import **import_p, char **map_p)
-{
-	struct rmx_device *device;
-	struct rmaext_export from;
-	struct rmx_import *it = NULL;
-	uint64_t end;
-	int ret, number;
-
-	memcpy(&from, export, sizeof(from));
-	ret = rmx_cuda.seek(library, &from, &number);
-	if (!ret)
-		ret = rmaext_device_open(library, number, &device);
-	if (ret)
-		return ret;
-	pthread_mutex_lock(&lock);
-	ret = import_find(device, &from, &it);
-	pthread_mutex_unlock(&lock);
-	if (ret)
-		return ret;
-	/* what another process tells may be anything */
-	ret = __builtin_add_overflow(from.at, size, &end)
-		      ? rmx_fail(-ERANGE, RMX_NO_RANK, "map", "no such place")
-		      : device->kind->find(library, it->base, end, &number);
-	if (ret) {
-		rmx_import_close(it);
-		return ret;
-	}
-	*map_p = it->base + from.at;
-	*import_p = it;
-	return 0;
-}
-
 /*
  * What nobody uses any more is closed, unless something may be copied there
  * yet: then it stays, for the next. The caller has the lock.
@@ -90,6 +57,41 @@ static void imports_close(void)
 		it->device->kind->close(it->device, it->base);
 		free(it);
 	}
+}
+
+int rmx_import_open(const char *library, const void *export, uint64_t size,
+		    struct rmx_import **import_p, char **map_p)
+{
+	struct rmx_device *device;
+	struct rmaext_export from;
+	struct rmx_import *it = NULL;
+	uint64_t end;
+	int ret, number;
+
+	memcpy(&from, export, sizeof(from));
+	ret = rmx_cuda.seek(library, &from, &number);
+	if (!ret)
+		ret = rmaext_device_open(library, number, &device);
+	if (ret)
+		return ret;
+	pthread_mutex_lock(&lock);
+	imports_close(); /* a handle of what its owner has freed may come again
+			  */
+	ret = import_find(device, &from, &it);
+	pthread_mutex_unlock(&lock);
+	if (ret)
+		return ret;
+	/* what another process tells may be anything */
+	ret = __builtin_add_overflow(from.at, size, &end)
+		      ? rmx_fail(-ERANGE, RMX_NO_RANK, "map", "no such place")
+		      : device->kind->find(library, it->base, end, &number);
+	if (ret) {
+		rmx_import_close(it);
+		return ret;
+	}
+	*map_p = it->base + from.at;
+	*import_p = it;
+	return 0;
 }
 
 void rmx_import_close(struct rmx_import *it)

@@ -299,18 +299,18 @@ static bool run_takes(struct rmx_pitched *last, const struct rmx_pitched *piece)
 
 static void half_add(struct rmx_half *half, const struct rmx_pitched *piece)
 {
-	struct rmx_pitched *last = &half->runs[half->run_count - 1];
-
-	if (!half->run_count || !run_takes(last, piece))
+	if (!half->run_count ||
+	    !run_takes(&half->runs[half->run_count - 1], piece))
 		half->runs[half->run_count++] = *piece;
 	half->used += piece->len;
 }
 
 static void landing_add(struct rmx_half *half, char *to, size_t len)
 {
-	struct rmx_landing *last = &half->of[half->count - 1];
+	struct rmx_landing *last =
+		half->count ? &half->of[half->count - 1] : NULL;
 
-	if (half->count && last->to + last->len == to)
+	if (last && last->to + last->len == to)
 		last->len += len;
 	else
 		half->of[half->count++] = (struct rmx_landing){to, len};
