@@ -396,8 +396,12 @@ def test_a_close_while_the_device_hangs(memory, cuda, comm):
 
 @pytest.mark.parametrize(
     "begin",
-    [lambda win: win.put_many([0] * 3, [1, 9, 4], 1.0), lambda win: win.put(np.ones(9), 0)],
-    ids=["put_many", "put"],
+    [
+        lambda win, _: win.put_many([0] * 3, [1, 9, 4], 1.0),
+        lambda win, _: win.put(np.ones(9), 0),
+        lambda win, array: win.put(array, 0),
+    ],
+    ids=["put_many", "put", "put across"],
 )
 def test_a_handler_that_tries_to_close(cuda, comm, begin):
     """Amid a put, whose window lets go of the device then, and is not closed."""
@@ -408,7 +412,7 @@ def test_a_handler_that_tries_to_close(cuda, comm, begin):
     if win._group.forced:
         win.close()
         pytest.skip("all goes by the network")
-    grant, caught = win.grant(1, 5), []
+    grant, caught, array = win.grant(1, 5), [], cuda.Array.from_numpy(np.ones(9))
 
     def handler(*_):
         with pytest.raises(rmaext.RmaError) as error:
@@ -420,7 +424,7 @@ def test_a_handler_that_tries_to_close(cuda, comm, begin):
         cuda.cuda.device_hang(2)
         threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGUSR1)).start()
         with pytest.raises(rmaext.ClosedError, match="closed meanwhile"):
-            begin(win)
+            begin(win, array)
     finally:
         cuda.cuda.device_hang(0)
         signal.signal(signal.SIGUSR1, before)
