@@ -2,8 +2,14 @@
 /* What a waiter does about a lock that does not move; see ticket_lock.c. */
 #include "shm/ticket_lock.h"
 
+/*
+ * Below 0 it is a dead rank's that had its turn: others had passed its ticket
+ * before its message was looked at.
+ */
 static int slot_kind(const struct rmaext_lock_look *look, int64_t rank)
 {
+	if (look->slots[rank] < 0)
+		return RMAEXT_SLOT_ACTIVE;
 	return (int)(look->slots[rank] & RMAEXT_SLOT_KINDS);
 }
 

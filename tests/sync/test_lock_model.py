@@ -505,3 +505,11 @@ def test_three_one_dies_or_gives_up(words, dies, who):
 @pytest.mark.parametrize("words", TRIPLES)
 def test_three_of_all_kinds(words):
     assert check(words, None, None) == {"done"}
+
+
+def test_a_message_of_a_dead_rank_that_is_looked_at_late():
+    """Others have passed its ticket, 4; then the message applies with which it had its turn."""
+    late = 1 - (4 << lib.RMAEXT_SLOT_TICKET | lib.RMAEXT_SLOT_FAR | QUEUED)
+    look = ticket_lock.Look(11, 1 << 32, [0, late, 11 << lib.RMAEXT_SLOT_TICKET | QUEUED])
+    assert ticket_lock.judge(11, True, look, {1}) == ("lost", 1)
+    assert ticket_lock.judge(11, True, look, set()) == ("wait", -1)

@@ -603,6 +603,13 @@ static void entered(const struct task *t, int target, int exclusive,
 	model[target].moves++;
 }
 
+/* The words of a dead target stay as they are, for who does not know it yet. */
+static void touches_no_more(const struct task *t, int target)
+{
+	if (!world.node[target].dead)
+		did[t->number].touches[target] = false;
+}
+
 static enum outcome enter(struct task *t, int target, int exclusive,
 			  int64_t limit)
 {
@@ -627,7 +634,7 @@ static enum outcome enter(struct task *t, int target, int exclusive,
 	if (out == GOT)
 		entered(t, target, exclusive, exclusive ? ticket : -1);
 	else
-		did[t->number].touches[target] = false;
+		touches_no_more(t, target);
 	return out;
 }
 
@@ -648,7 +655,7 @@ static void leave(struct task *t, int target, int exclusive)
 	if (ret < 0 && exclusive)
 		side->lock.kind = side->lock.inside = 0, side->lock.owner = 0;
 	does(t, "has left", target);
-	did[t->number].touches[target] = false;
+	touches_no_more(t, target);
 	did[t->number].held--;
 }
 
