@@ -236,6 +236,8 @@ class Passage:
         if stream is None:
             return
         ffi.gc(stream, None)
+        if _began[0] != locks.forks():
+            return  # a forked child: CUDA does not work here, and its locks may be held for ever
         if lib.rmaext_stream_give(stream):
             _in_use.append((self.device, self.it, self._capsule))
         if _in_use:

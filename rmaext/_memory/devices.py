@@ -6,10 +6,14 @@ from __future__ import annotations
 import errno
 import math
 import threading
+from collections.abc import Callable
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
+from .._runtime.locks import locked
 from .._runtime.reports import copying
 from ..errors import Unsupported
 
@@ -119,6 +123,13 @@ class DeviceArray(np.ndarray):
             self.given, self.number, self.handle = of.given, of.number, of.handle
 
 
+def _in_time(lock: Any, seconds: float) -> Any:
+    """Return a lock for `locked`, which has StopIteration if it is not to be had in that time."""
+    # no line of Python, at which a signal handler might raise, has the lock in its hands
+    acquire = filter(None, map(lock.acquire, [True], [seconds])).__next__
+    return SimpleNamespace(acquire=acquire, release=lock.release, _is_owned=lock._is_owned)
+
+
 class Landing(np.ndarray):
     """Where a result comes to that is for an array on a device.
 
@@ -161,28 +172,39 @@ class Landing(np.ndarray):
         it is already there, where the program may have written to the array since. After an error
         it begins anew.
         """
-        if not self.lock.acquire(timeout=ns / 1e9):
-            return False
+        copy = partial(self._copy, ns)
         try:
-            if self.todo:
-                way = self.way
-                if way is None or way.stream is None:
-                    from . import cuda
+            return locked(_in_time(self.lock, ns / 1e9), copy, copy)
+        except StopIteration:
+            return False
 
-                    way = self.way = cuda.Passage(self.given, self.limit, self.todo)
-                way.copy(True, self)
-                if way.wait(ns):
-                    self.todo.clear()
-                    self.way = None
-            return not self.todo
-        finally:
-            self.lock.release()
+    def _copy(self, ns: int) -> bool:
+        if self.todo:
+            way = self.way
+            if way is None or way.stream is None:
+                from . import cuda
 
-    def give_up(self) -> None:
-        """Copy no more of it."""
+                way = self.way = cuda.Passage(self.given, self.limit, self.todo)
+            way.copy(True, self)
+            if way.wait(ns):
+                self.todo.clear()
+                self.way = None
+        return not self.todo
+
+    def give_up(self, end: Callable[[], object]) -> bool:
+        """End the request that it is for, and copy no more; False: it is copied just now."""
+        try:
+            return locked(_in_time(self.lock, 0), bool, self._give_up, end)
+        except StopIteration:
+            return False
+
+    def _give_up(self, end: Callable[[], object]) -> bool:
+        end()
+        self.todo.clear()  # others, who wait yet, begin no copy
         way, self.way = self.way, None
         if way is not None:
             way.close()
+        return True
 
 
 def landed(result: Any) -> Any:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Generator, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -229,11 +230,12 @@ class Request(Unique, cmethods.Request):
         """
         self._check_not_freed("free")
         if self._state == _GOES_ON and not self._is_inherited():
-            op = self._op
-            if op is not None and op.busy:
+            op, result, end = self._op, self._result, partial(self._end, _FREED)
+            busy = op is not None and op.busy
+            if busy or (type(result) is Landing and not result.give_up(end)):
                 text = "free: a thread waits for the request: free it after that"
                 raise SyncError(errno.EBUSY, text, call="free")
-            self._end(_FREED)
+            end()
         self._state = _FREED
 
     def __await__(self) -> Generator[Any, None, Any]:
@@ -615,8 +617,6 @@ class Request(Unique, cmethods.Request):
                 return exc
             except RmaError as exc:
                 result, error = None, exc
-        elif type(self._result) is Landing:
-            self._result.give_up()
         # the traceback would keep the frames, and so the buffers, alive
         error = None if error is None else error.with_traceback(None)
         if self._scalar and result is not None:

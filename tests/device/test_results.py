@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -173,6 +174,78 @@ def test_a_wait_within_a_wait(cuda, comm, within):
             assert (out.to_numpy() == 5.0).all()
         win.fence()
     stream.close()
+
+
+@pytest.fixture
+def kept(cuda, comm):
+    """A request for an array that keeps who copies there, until the event is set; and both."""
+    amid, may_end = threading.Event(), threading.Event()
+
+    class Keeps(cuda.Array):
+        def __dlpack__(self, *, stream=None, **how):
+            if stream != -1:
+                amid.set()
+                assert may_end.wait(30)
+            return super().__dlpack__(stream=stream, **how)
+
+    with rmaext.Window(comm, np.arange(10.0), timeout=0.5) as win:
+        if win.route(comm.rank) != "fabric":
+            pytest.skip("by memory the call copies")
+        out = Keeps.from_numpy(np.full(N, 7.0), cuda.Stream())
+        request = win.rget(comm.rank, 2, out=out)
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(request.wait, 30)
+            assert amid.wait(30)
+            try:
+                yield request, may_end, waits
+            finally:
+                may_end.set()
+        out.stream.close()
+        win.fence()
+
+
+def test_free_amid_the_copy(kept):
+    """The thread that copies has the stream in use."""
+    request, may_end, waits = kept
+    with pytest.raises(rmaext.SyncError, match="a thread waits"):
+        request.free()
+    assert not request.done
+    may_end.set()
+    assert (waits.result(30).to_numpy() == WANTED).all()
+    request.free()
+
+
+def test_every_handler_that_raises(cuda, comm, out):
+    """At no line of the copy does that keep others from it."""
+
+    class Stop(BaseException):
+        pass
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename.endswith("_memory/devices.py"):
+            left -= event == "line"
+            if left < 0:
+                raise Stop
+        return trace
+
+    with rmaext.Window(comm, np.arange(10.0), timeout=5) as win, ThreadPoolExecutor(1) as pool:
+        raised = 0
+        while True:
+            request, left = win.rget(comm.rank, 2, out=out), raised
+            win.flush()
+            sys.settrace(trace)
+            try:
+                request.wait()
+                break
+            except Stop:
+                raised += 1
+            finally:
+                sys.settrace(None)
+            assert pool.submit(request.wait).result(30) is out
+            assert (out.to_numpy() == WANTED).all()
+        assert raised > 5 or win.route(comm.rank) != "fabric"
+        win.fence()
 
 
 def test_a_device_that_hangs_at_the_end(cuda, comm, out):

@@ -251,6 +251,27 @@ def test_a_request_that_is_freed(begun):
         request.wait()
 
 
+def test_a_request_in_a_forked_child(cuda, begun):
+    """It has an error there, and nothing asks CUDA, which does not work in the child."""
+    if not cuda.SIMULATED:
+        pytest.skip("no driver tells what it was asked")
+    request, _, _ = begun
+    assert not request.test()
+    while request._goes_on() or request._result.way is None:
+        request.test()
+    child = os.fork()
+    if not child:
+        asked = cuda.cuda.device_calls(b"")
+        try:
+            request.wait()
+        except rmaext.ClosedError:
+            os._exit(int(cuda.cuda.device_calls(b"") != asked))
+        finally:
+            os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert not request.done
+
+
 # -- how often the driver is called
 
 
