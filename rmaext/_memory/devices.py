@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import math
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -13,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from .._runtime import config
 from .._runtime.locks import locked
 from .._runtime.reports import copying
-from ..errors import Unsupported
+from ..errors import RmaTimeout, Unsupported
 
 __all__ = [
     *("DeviceArray", "Landing", "check_reachable", "device_of", "is_mapped", "landed"),
@@ -147,6 +149,10 @@ class Landing(np.ndarray):
         By which it is copied just now.
     todo : list of tuple
         The copy that is to be made, see `cuda.Passage.copy`; empty: it is there.
+    begun : float
+        When somebody has had the lock last.
+    late : RmaTimeout or None
+        Of a copy that was late when it was looked at, until somebody who waits raises it.
     """
 
     given: Any = None
@@ -155,6 +161,8 @@ class Landing(np.ndarray):
     lock: Any
     way: Any = None
     todo: list[tuple[()]]
+    begun: float
+    late: RmaTimeout | None = None
 
     @classmethod
     def of(cls, given: Any, number: int, host: Any, limit: float | None) -> Landing:
@@ -163,6 +171,7 @@ class Landing(np.ndarray):
         made.given, made.number, made.limit = given, number, limit
         made.lock = threading.RLock()  # a forked child has no use for it
         made.todo = [()]
+        made.begun = time.monotonic()
         return made
 
     def copy_there(self, ns: int) -> bool:
@@ -176,9 +185,15 @@ class Landing(np.ndarray):
         try:
             return locked(_in_time(self.lock, ns / 1e9), copy, copy)
         except StopIteration:
+            limit = config.timeout_seconds(self.limit)
+        if time.monotonic() - self.begun < limit:
             return False
+        text = f"the result for an array of device {self.number}: another thread has been in its "
+        text += f"copy for {limit:g} s: is it in a signal handler, or in the array's __dlpack__?"
+        raise RmaTimeout(errno.ETIMEDOUT, text)
 
     def _copy(self, ns: int) -> bool:
+        self.begun = time.monotonic()
         if self.todo:
             way = self.way
             if way is None or way.stream is None:

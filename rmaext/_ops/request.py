@@ -246,7 +246,11 @@ class Request(Unique, cmethods.Request):
                 from .watcher import Watcher
 
                 yield from Watcher.of(self._fabric).future(self)
+            self._overdue()  # at an earlier look
             while not self.test():  # the result is copied to a device
+                late = self._overdue()
+                if late is not None:
+                    raise late
                 yield from asyncio.sleep(_NAP).__await__()
         return self.wait()
 
@@ -345,6 +349,8 @@ class Request(Unique, cmethods.Request):
         if not requests:
             raise ValueError("waitany: no requests")
         end = deadline(timeout)
+        for request in requests:
+            request._overdue()  # at an earlier look
         # For each endpoint, of which a process has two at most: how many requests have ended.
         seen: dict[Endpoint, Any] = {}
         look, patience = time.monotonic() + SLICE, Patience()
@@ -359,8 +365,10 @@ class Request(Unique, cmethods.Request):
                     _say_of(requests)
                     patience.look("waitany", lambda: [one._rank() for one in requests])
                     late = look_at(requests)
-                    if late and end is None:
-                        raise next(iter(late.values()))
+                    if end is None:
+                        for error in (*late.values(), *map(Request._overdue, requests)):
+                            if error is not None:
+                                raise error
                 if end is not None and now >= end:
                     ranks = numbers(sorted({one._rank() for one in requests}))
                     text = f"waitany: none of {len(requests)} requests, to {ranks}, is done"
@@ -476,7 +484,8 @@ class Request(Unique, cmethods.Request):
             request._end(_FREED)
             raise error(code, op.bad)
         while not code and request._state == _GOES_ON:  # all is there when the call returns
-            late = request._end(ns=_NS)
+            request._end(ns=_NS)
+            late = request._overdue()
             if late is not None:
                 raise late
         return request
@@ -527,6 +536,8 @@ class Request(Unique, cmethods.Request):
         end = deadline(timeout)
         if self._is_inherited():
             return
+        if end is None:
+            self._overdue()  # at an earlier look
         with Patience() as patience:
             left = _NS
             while True:  # see tests/support/jumps.py
@@ -538,6 +549,7 @@ class Request(Unique, cmethods.Request):
                 if self._state != _GOES_ON:
                     break
                 if end is None:
+                    late = late or self._overdue()
                     if late is not None:
                         raise late
                 elif time.monotonic() >= end:
@@ -572,8 +584,8 @@ class Request(Unique, cmethods.Request):
         if self._state != _GOES_ON:
             return None
         if not code:
-            return self._end(_DONE, ns=ns)
-        if code == _PENDING:
+            self._end(_DONE, ns=ns)
+        elif code == _PENDING:
             error = self._lost()
             if error is not None:
                 lib.rmaext_record_quit()
@@ -600,21 +612,24 @@ class Request(Unique, cmethods.Request):
             return exc
         return None
 
-    def _end(
-        self, state: int = _DONE, error: Exception | None = None, ns: int = 0
-    ) -> Exception | None:
-        """End it, once a result for a device is there, to which it is copied for `ns` at most.
+    def _overdue(self) -> RmaTimeout | None:
+        """Return, once, the RmaTimeout of a copy to a device that was late at any look."""
+        result, late = self._result, None
+        if type(result) is Landing:
+            late, result.late = result.late, None
+        return late
 
-        Return the RmaTimeout of a copy that is late.
-        """
+    def _end(self, state: int = _DONE, error: Exception | None = None, ns: int = 0) -> None:
+        """End it, once a result for a device is there, to which it is copied for `ns` at most."""
         result = self._result if state == _DONE and error is None else None
         if type(result) is Landing:
             try:
                 if not result.copy_there(ns):
-                    return None
+                    return
                 result = result.given  # what else it raises is the array's, or a handler's: again
             except RmaTimeout as exc:
-                return exc
+                result.late = exc.with_traceback(None)  # which would keep this frame
+                return
             except RmaError as exc:
                 result, error = None, exc
         # the traceback would keep the frames, and so the buffers, alive
@@ -629,7 +644,6 @@ class Request(Unique, cmethods.Request):
             op, self._op = self._op, None
         if op is not None:
             op.release()
-        return None
 
 
 _new = object.__new__

@@ -215,6 +215,14 @@ def test_free_amid_the_copy(kept):
     request.free()
 
 
+def test_who_waits_for_the_thread_that_copies_has_a_limit(kept):
+    request, may_end, waits = kept
+    with pytest.raises(rmaext.RmaTimeout, match=r"in its copy for 0[.]5 s"):
+        request.wait()
+    may_end.set()
+    assert request.wait() is waits.result(30)
+
+
 def test_every_handler_that_raises(cuda, comm, out):
     """At no line of the copy does that keep others from it."""
 

@@ -179,6 +179,45 @@ def test_a_result_has_the_limit_of_the_window(cuda, comm):
         win.fence()
 
 
+WAITS = {
+    "wait": lambda request: request.wait(),
+    "waitany": lambda request: rmaext.Request.waitany([request]),
+    "waitall": lambda request: rmaext.Request.waitall([request]),
+    "await": lambda request: asyncio.run(asyncio.wait_for(_awaited(request), 5)),
+}
+
+
+@pytest.mark.parametrize("tested", [False, True], ids=["alone", "tested"])
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_each_wait_has_the_limit_of_the_window(cuda, comm, wait, tested):
+    """Also where another thread looks at the request all the time, and meets the limit first."""
+    with rmaext.Window(comm, np.arange(10.0), timeout=0.3) as win:
+        if win.route(comm.rank) != "fabric":
+            pytest.skip("by memory the call waits, not the request")
+        out, may_end = held(cuda)
+        request = win.rget(comm.rank, out=out)
+        alarm = threading.Timer(5, may_end.set)
+        ended = threading.Event()
+
+        def look():
+            while not ended.wait(0.001):
+                request.test()
+
+        looks = threading.Thread(target=look if tested else ended.wait)
+        alarm.start()
+        looks.start()
+        try:
+            with pytest.raises(rmaext.RmaTimeout, match=r"not ended in 0[.]3 s"):
+                wait(request)
+        finally:
+            ended.set()
+            may_end.set()
+            looks.join()
+            alarm.cancel()
+        assert request.wait() is out
+        win.fence()
+
+
 # -- what never waits
 
 
