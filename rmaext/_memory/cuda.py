@@ -12,9 +12,7 @@ import ctypes
 import errno
 import math
 import struct
-from collections.abc import Sequence
 from functools import partial
-from itertools import starmap
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -151,10 +149,8 @@ class Passage:
         C's, of the device.
     """
 
-    def __init__(
-        self, it: Any, limit: float | None = None, todo: Sequence[tuple[()]] = ((),)
-    ) -> None:
-        self.it, self._todo = it, iter(todo)
+    def __init__(self, it: Any, limit: float | None = None) -> None:
+        self.it = it
         self.stream: Any = None
         self._capsule: Any = None
         self._limit = int((config.timeout_seconds(None) if limit is None else limit) * 1e9)
@@ -184,9 +180,12 @@ class Passage:
         return int(handle[0])
 
     def _called(self, code: int) -> None:
+        """Raise what a call of C has returned. After RmaTimeout one may try the same again."""
         if code:
-            self.close()
-            called(code, self.it)
+            error = from_c(code, _name(self.it))  # before the calls of `close`, which may fail too
+            if code != -errno.ETIMEDOUT:
+                self.close()
+            raise error
 
     def behind(self, handle: int) -> None:
         """Let what comes next come behind what another stream has to do."""
@@ -195,14 +194,14 @@ class Passage:
     def copy(self, into: bool, host: NDArray[Any]) -> None:
         """Begin a copy to the array, or from it; `host` stays as it is until `close`.
 
-        It is begun once for each of `todo`, however often this is called: to look there and to
-        copy is no step of Python's, so no signal handler comes between.
+        It is begun once, however often this is called, unless it was refused: to call C and to
+        note that it has begun is one step, so no signal handler comes between.
         """
         there = ffi.cast("void *", self.facts.address)
         here = ffi.from_buffer(host)
         copy = partial(lib.rmaext_stream_copy, self.stream, into, there, here, host.nbytes)
-        for code in list(starmap(copy, self._todo)):
-            self._called(code)
+        until_begun = vars(self).setdefault("_copying", iter(copy, 0))
+        self._called(next(until_begun, 0))
 
     def wait(self, ns: int) -> bool:
         """Wait for so long at most; return whether all has ended.
@@ -210,8 +209,6 @@ class Passage:
         It is RmaTimeout after the limit, and what was begun goes on: one may wait again.
         """
         code = lib.rmaext_stream_wait(self.stream, ns)
-        if code == -errno.ETIMEDOUT:
-            called(code, self.it)
         if code != lib.RMAEXT_PENDING:
             self._called(code)
         return not code
@@ -235,6 +232,7 @@ class Passage:
         stream, self.stream = self.stream, None
         if stream is None:
             return
+        vars(self).pop("_copying", None)  # which has the stream, too
         ffi.gc(stream, None)
         if _began[0] != locks.forks():
             return  # a forked child: CUDA does not work here, and its locks may be held for ever

@@ -147,8 +147,8 @@ class Landing(np.ndarray):
         Of those who copy it there, one at a time.
     way : cuda.Passage or None
         By which it is copied just now.
-    todo : list of tuple
-        The copy that is to be made, see `cuda.Passage.copy`; empty: it is there.
+    is_there : bool
+        Whether nobody is to copy it any more.
     begun : float
         When somebody has had the lock last.
     late : RmaTimeout or None
@@ -160,7 +160,7 @@ class Landing(np.ndarray):
     limit: float | None
     lock: Any
     way: Any = None
-    todo: list[tuple[()]]
+    is_there = False
     begun: float
     late: RmaTimeout | None = None
 
@@ -170,7 +170,6 @@ class Landing(np.ndarray):
         made: Landing = host.view(cls)
         made.given, made.number, made.limit = given, number, limit
         made.lock = threading.RLock()  # a forked child has no use for it
-        made.todo = [()]
         made.begun = time.monotonic()
         return made
 
@@ -194,17 +193,19 @@ class Landing(np.ndarray):
 
     def _copy(self, ns: int) -> bool:
         self.begun = time.monotonic()
-        if self.todo:
-            way = self.way
-            if way is None or way.stream is None:
-                from . import cuda
+        way = self.way
+        if not self.is_there and (way is None or way.stream is None):
+            from . import cuda
 
-                way = self.way = cuda.Passage(self.given, self.limit, self.todo)
+            way = self.way = cuda.Passage(self.given, self.limit)
+        # a handler amid this has had it copied by its own passage, or goes on with this one
+        if not self.is_there:
             way.copy(True, self)
             if way.wait(ns):
-                self.todo.clear()
-                self.way = None
-        return not self.todo
+                self.is_there = True
+        if self.is_there:
+            self.way = None
+        return self.is_there
 
     def give_up(self, end: Callable[[], object]) -> bool:
         """End the request that it is for, and copy no more; False: it is copied just now."""
@@ -215,7 +216,7 @@ class Landing(np.ndarray):
 
     def _give_up(self, end: Callable[[], object]) -> bool:
         end()
-        self.todo.clear()  # others, who wait yet, begin no copy
+        self.is_there = True  # for others, who wait yet
         way, self.way = self.way, None
         if way is not None:
             way.close()

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 import time
 
@@ -290,21 +291,42 @@ def test_a_request_that_is_freed(begun):
         request.wait()
 
 
-def test_a_request_in_a_forked_child(cuda, begun):
-    """It has an error there, and nothing asks CUDA, which does not work in the child."""
-    if not cuda.SIMULATED:
-        pytest.skip("no driver tells what it was asked")
+def test_a_result_over_one_that_was_given_up(cuda, begun, comm):
+    """However often it is looked at, it needs one stream, and is copied once that is over."""
+    first, out, may_end = begun
+    while first._goes_on():
+        first.test()
+    assert not first.test()
+    made = cuda.cuda.device_calls(b"cuStreamCreate")
+    with rmaext.Window(comm, np.arange(10.0) + 1) as win:
+        request = win.rget(comm.rank, out=out)
+        first.free()
+        win.flush()
+        for _ in range(20):
+            assert not request.test()
+        assert cuda.cuda.device_calls(b"cuStreamCreate") == made
+        may_end.set()
+        out.stream.synchronize()
+        end = time.monotonic() + 20
+        while not request.test():
+            assert time.monotonic() < end
+        assert (out.to_numpy() == np.arange(10.0) + 1).all()
+        win.fence()
+
+
+def test_a_request_in_a_forked_child(begun):
+    """It has an error there, and nothing is done to its stream: a thread may have had its lock."""
     request, _, _ = begun
-    assert not request.test()
     while request._goes_on() or request._result.way is None:
         request.test()
     child = os.fork()
     if not child:
-        asked = cuda.cuda.device_calls(b"")
+        called = []
+        sys.setprofile(lambda _, event, it: event == "c_call" and called.append(it.__name__))
         try:
             request.wait()
         except rmaext.ClosedError:
-            os._exit(int(cuda.cuda.device_calls(b"") != asked))
+            os._exit(any("_stream_" in name or "_device_" in name for name in called))
         finally:
             os._exit(2)
     assert os.waitpid(child, 0)[1] == 0
