@@ -13,13 +13,13 @@ import errno
 import math
 import struct
 from functools import partial
+from itertools import starmap, tee
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._native._lib import ffi, lib
-from .._native.owned import owned
 from .._runtime import config, locks
 from .._runtime.failures import from_c
 from .._runtime.reports import copying
@@ -36,14 +36,30 @@ content = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
     ("PyCapsule_GetPointer", ctypes.pythonapi)
 )
 
-# arrays that copies may use yet which were given up, behind the device that has those
-_in_use: list[tuple[Any, Any, Any]] = []
+
+def _is_inherited() -> bool:
+    """Return whether it is not this process that opened a device, but one it was forked from."""
+    return bool(_began) and _began[0] != locks.forks()
+
+
+class _Kept:
+    """An array that copies may use yet, also ones that were given up."""
+
+    given = False  # whether the stream that they are in is C's again
+
+    def __init__(self, *kept: Any) -> None:
+        self.device, *self.others = kept
+
+
+_in_use: set[_Kept] = set()
 
 
 @atexit.register
 def _let_go() -> None:
     """Keep no array any longer on whose device nothing goes on that was given up."""
-    _in_use[:] = [it for it in _in_use if lib.rmaext_device_late(it[0])]
+    for kept in list(_in_use):  # and others add more meanwhile
+        if kept.given and not _is_inherited() and not lib.rmaext_device_late(kept.device):
+            _in_use.discard(kept)
 
 
 class _Facts(NamedTuple):
@@ -123,7 +139,7 @@ def _find(it: Any, facts: _Facts) -> int:
 
 def opened(it: Any, number: int) -> Any:
     """Return C's handle of a device; `it` as for `called`."""
-    if _began and _began[0] != locks.forks():  # else the array's own library says something
+    if _is_inherited():  # else the array's own library says something
         text = "CUDA does not work in this process: one that was forked after CUDA began is to be "
         raise RmaError(
             errno.EREMOTEIO, f"{it if isinstance(it, str) else _name(it)}: {text}spawned"
@@ -175,8 +191,14 @@ class Passage:
 
     def _take(self) -> int:
         stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
-        called(lib.rmaext_stream_take(self.device, self._limit, stream, handle), self.it)
-        self.stream = owned(stream[0], lib.rmaext_stream_give)
+        take = (self.device, self._limit, stream, handle)
+        # All in one step of C's: where a signal handler raises it is not taken, or given back.
+        taken, codes = tee(starmap(lib.rmaext_stream_take, [take]))
+        own = partial(ffi.gc, destructor=partial(lib.rmaext_stream_give))
+        try:
+            self.stream = next(map(own, map(stream.__getitem__, taken)))
+        except IndexError:  # as the code is not 0
+            called(next(codes), self.it)
         return int(handle[0])
 
     def _called(self, code: int) -> None:
@@ -229,17 +251,19 @@ class Passage:
 
     def close(self) -> None:
         """Give the stream back. What goes on there may use the array yet."""
-        stream, self.stream = self.stream, None
+        stream = self.stream
         if stream is None:
             return
-        vars(self).pop("_copying", None)  # which has the stream, too
-        ffi.gc(stream, None)
-        if _began[0] != locks.forks():
-            return  # a forked child: CUDA does not work here, and its locks may be held for ever
-        if lib.rmaext_stream_give(stream):
-            _in_use.append((self.device, self.it, self._capsule))
-        if _in_use:
-            _let_go()
+        if _is_inherited():  # CUDA does not work here, and C's lock may be held for ever
+            ffi.gc(stream, None)
+            self.stream = None
+            return
+        # One who was interrupted here, by a signal handler, begins anew in __del__.
+        kept = vars(self).setdefault("_kept", _Kept(self.device, self.it, self._capsule))
+        _in_use.add(kept)
+        ffi.release(stream)  # once
+        kept.given, self.stream = True, None
+        _let_go()
 
     def __del__(self) -> None:
         if getattr(self, "stream", None) is not None:  # else it was not made, or is closed

@@ -86,6 +86,47 @@ def test_a_signal_handler_that_raises(cuda, win, hung, call):
     assert (OUT == -1).all()
 
 
+def test_no_stream_is_lost(cuda, comm):
+    """Wherever a signal handler raises between taking one and having given it back."""
+
+    class Stop(BaseException):
+        pass
+
+    class Origin(cuda.Array):  # DLPack's capsules of the tests end with ctypes, amid an exception
+        has_all_dtypes = True
+
+    def trace(frame, event, _):
+        nonlocal left
+        if frame.f_code.co_filename.endswith("_memory/cuda.py"):
+            frame.f_trace_opcodes = True
+            if frame.f_code.co_name in ("_take", "close", "_let_go"):
+                left -= event == "opcode"
+            if left < 0:
+                sys.settrace(None)
+                raise Stop
+        return trace
+
+    if not cuda.SIMULATED:
+        pytest.skip("no driver tells what it was asked")
+    origin = Origin.from_numpy(np.ones(10))
+    with rmaext.Window(comm, np.zeros(10)) as win:
+        win.put(origin, comm.rank)
+        made, raised = cuda.cuda.device_calls(b"cuStreamCreate"), 0
+        while True:
+            left = raised
+            sys.settrace(trace)
+            try:
+                win.put(origin, comm.rank)
+                break
+            except Stop:
+                raised += 1
+            finally:
+                sys.settrace(None)
+        assert raised > 30
+        assert cuda.cuda.device_calls(b"cuStreamCreate") == made
+        win.fence()
+
+
 def test_a_signal_handler_that_uses_the_window(cuda, win, hung, comm):
     to, seen = near(win), []
 
