@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import time
 from collections.abc import Callable, Generator, Iterable
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from .._runtime import locks
 from .._runtime.config import deadline
 from .._runtime.copies import Unique
 from .._runtime.failures import advised, again, from_c
-from .._runtime.reports import Patience, numbers
+from .._runtime.reports import OF_A_DEVICE, Patience, copying, numbers
 from ..errors import ClosedError, PeerLostError, RmaError, RmaTimeout, SyncError
 
 if TYPE_CHECKING:
@@ -353,7 +354,8 @@ class Request(Unique, cmethods.Request):
             request._overdue()  # at an earlier look
         # For each endpoint, of which a process has two at most: how many requests have ended.
         seen: dict[Endpoint, Any] = {}
-        look, patience = time.monotonic() + SLICE, Patience()
+        look, patience, what = time.monotonic() + SLICE, Patience(), ""
+        said = ExitStack()
         try:
             while True:
                 index = _first_done(requests)
@@ -363,7 +365,8 @@ class Request(Unique, cmethods.Request):
                 if now >= look:
                     look = now + SLICE
                     _say_of(requests)
-                    patience.look("waitany", lambda: [one._rank() for one in requests])
+                    what = what or _say_copying(requests, said)
+                    patience.look(what or "waitany", lambda: [one._rank() for one in requests])
                     late = look_at(requests)
                     if end is None:
                         for error in (*late.values(), *map(Request._overdue, requests)):
@@ -386,6 +389,7 @@ class Request(Unique, cmethods.Request):
                     lib.rmaext_fabric_wait_ended(fabric.live(), counted, int(left * 1e9))
         finally:
             lib.rmaext_record_waited(lib.RMAEXT_IN_REQUEST, 0)
+            said.close()
 
     @staticmethod
     def testall(requests: Iterable[Request]) -> bool:
@@ -483,11 +487,16 @@ class Request(Unique, cmethods.Request):
         if code and code != _PENDING:
             request._end(_FREED)
             raise error(code, op.bad)
-        while not code and request._state == _GOES_ON:  # all is there when the call returns
-            request._end(ns=_NS)
-            late = request._overdue()
-            if late is not None:
-                raise late
+        if not code:  # all is there when the call returns
+            request._end()
+            result = request._result
+            if request._state == _GOES_ON and type(result) is Landing:
+                with copying(result.number):
+                    while request._state == _GOES_ON:
+                        request._end(ns=_NS)
+                        late = request._overdue()
+                        if late is not None:
+                            raise late
         return request
 
     def _goes_on(self) -> bool:
@@ -538,8 +547,8 @@ class Request(Unique, cmethods.Request):
             return
         if end is None:
             self._overdue()  # at an earlier look
-        with Patience() as patience:
-            left = _NS
+        with Patience() as patience, ExitStack() as said:
+            left, what = _NS, ""
             while True:  # see tests/support/jumps.py
                 if self._state != _GOES_ON:
                     break
@@ -556,7 +565,8 @@ class Request(Unique, cmethods.Request):
                     text = _late(f"{self._where()}: not done", timeout)
                     rank = self._rank()
                     raise RmaTimeout(errno.ETIMEDOUT, text, call=self._call, rank=rank)
-                patience.look(self._where(), lambda: [self._rank()])
+                what = what or _say_copying([self], said)
+                patience.look(what or self._where(), lambda: [self._rank()])
 
     def _look(self) -> Exception | None:
         """Make progress. Return the RmaTimeout of a request that goes on, if it is time."""
@@ -676,6 +686,16 @@ def _say_of(requests: Iterable[Request]) -> None:
     if one is not None:
         where = one._window._handle, lib.RMAEXT_IN_REQUEST
         lib.rmaext_record_waits(*where, one._rank(), 0)
+
+
+def _say_copying(requests: list[Request], said: ExitStack) -> str:
+    """Have the record say so until `said` ends if all that goes on is a copy; return the words."""
+    results = [request._result for request in requests if not request._goes_on()]
+    number = next((it.number for it in results if type(it) is Landing), None)
+    if number is None or len(results) < len(requests):
+        return ""
+    said.enter_context(copying(number))
+    return f"{OF_A_DEVICE}cuda:{number}"
 
 
 def _late(what: str, timeout: float | None) -> str:

@@ -121,10 +121,15 @@ def at(comment):
     return f"{WAITING}:{number}"
 
 
-@pytest.mark.parametrize("how", ["put", "result", "store"])
-def test_why_names_who_waits_for_a_device(how):
+@pytest.mark.parametrize(
+    ("how", "route"),
+    [(how, "") for how in ("put", "result", "store", "request")]
+    + [(how, "fabric") for how in ("request", "any")],
+)
+def test_why_names_who_waits_for_a_device(how, route):
     """And since when, at which line; the others wait for that rank in turn."""
-    with hanging(how, 3, WAITING, RMAEXT_CUDA=os.environ["RMAEXT_CUDA"]) as pids:
+    env = {"RMAEXT_CUDA": os.environ["RMAEXT_CUDA"], "RMAEXT_ROUTE": route}
+    with hanging(how, 3, WAITING, **env) as pids:
         found = job(why("--json", str(pids[0])).stdout, pids)
     one = next(rank for rank in found["ranks"] if rank["rank"] == 1)
     words = "waits for a copy from or to an array of cuda:0 since "

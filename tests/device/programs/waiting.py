@@ -35,6 +35,10 @@ if world.rank == 1:
         win.put(array, 0)  # put
     elif how == "result":
         win.get(0, out=array)  # result
+    elif how == "request":
+        win.rget(0, out=array).wait()  # request
+    elif how == "any":
+        rmaext.Request.waitany([win.rget(0, out=array)])  # any
     elif how == "store":
         store.get([0], out=array)  # store
     else:
