@@ -41,15 +41,17 @@ class Batch(NamedTuple):
 
     def result(self, layout: Layout) -> Any:
         """Return what the caller asked for, once it is read."""
-        values: Any = self.values
-        if self.landing is not None:
-            landed(self.landing)
-            values = self.out if values.size == self.landing.size else self.out[: values.size]
-        if self.flat:
-            return values, layout.starts(self.places)
-        if self.out is not None and layout.shape is not None:
+        values = self.values if self.landing is None else landed(self.landing)
+        if self.out is not None and layout.shape is not None and not self.flat:
             return self.out
-        return layout.cut(values, self.places)
+
+        def taken(array: Any) -> Any:
+            return array[: self.values.size] if self.flat else layout.cut(array, self.places)
+
+        # what only has a protocol has no parts
+        has_parts = self.landing is None or hasattr(type(values), "__getitem__")
+        found = taken(values) if has_parts else parts(values, layout.dtype, taken)
+        return (found, layout.starts(self.places)) if self.flat else found
 
     @property
     def arguments(self) -> tuple[Any, ...]:
@@ -441,11 +443,9 @@ class Store(Unique, Generic[ScalarT]):
         exact = layout.shape is not None and not flat
         if layout.shape is not None and exact:
             shape = (len(places.ranks), *layout.shape)
-        host, cuda = out, of_cuda(out)
-        if cuda is not None:
-            host = cuda.landing(out, False)
-            if host.size != count and not exact:  # what lies behind the batch stays
-                host = cuda.landing(out, True)
+        host, landing = out, None
+        if (cuda := of_cuda(out)) is not None:
+            host = landing = cuda.landing(out, False)
         if not isinstance(host, np.ndarray) or host.dtype != layout.dtype:
             what = dtype_name(host.dtype) if isinstance(host, np.ndarray) else type(out).__name__
             raise TypeError(
@@ -457,7 +457,9 @@ class Store(Unique, Generic[ScalarT]):
         if not host.flags.c_contiguous or not host.flags.writeable:
             raise ValueError(f"{call}: out must be C-contiguous and writeable")
         values = np.asarray(host).reshape(-1)[:count]
-        return Batch(places, values, flat, out, host if isinstance(host, Landing) else None)
+        if landing is not None:  # of the batch alone: what lies behind it stays the program's
+            landing = Landing.of(out, landing.number, values, landing.limit)
+        return Batch(places, values, flat, out, landing)
 
     # -- the end -----------------------------------------------------------------------
 

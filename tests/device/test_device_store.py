@@ -105,6 +105,25 @@ def test_results_on_a_device(cuda, device, comm, begin):
     stream.close()
 
 
+def test_what_lies_behind_a_batch_is_the_programs(cuda, device, comm):
+    """It may write there meanwhile; and the array may have no parts of its own."""
+    stream = cuda.Stream()
+    for several in False, True:
+        mine = [np.arange(2.0), np.arange(3.0) + 5] if several else np.arange(4.0).reshape(2, 2)
+        out = cuda.Array.from_numpy(np.zeros(6), stream)
+        with Store(comm, mine, device=device) as store:
+            future = store.prefetch([1], flat=True, out=out)
+            out.launch(lambda values: values.__setitem__(slice(4, 6), 9.0))
+            values, starts = future.result()
+            assert (host(values) == mine[1]).all()
+            assert starts.tolist() == [0, len(mine[1])]
+            assert out.to_numpy().tolist() == [*mine[1], *[0.0] * (4 - len(mine[1])), 9.0, 9.0]
+            if several:
+                (record,) = store.get([0], out=out)
+                assert (host(record) == mine[0]).all()
+    stream.close()
+
+
 def test_what_does_not_fit_leaves_it_as_it_was(cuda, device, comm):
     out = cuda.Array.from_numpy(np.full((2, 4), 7.0))
     with Store(comm, np.zeros((3, 4)), device=device) as store:
