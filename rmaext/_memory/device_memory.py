@@ -150,8 +150,10 @@ def _new(nbytes: int, device: str) -> Any:
     return flat
 
 
-def copied(values: NDArray[Any], device: str) -> Any:
+def copied(values: NDArray[Any], device: str, limit: float | None = None) -> Any:
     """Return an array of new memory of a device, with these values. Local, blocking.
+
+    `limit` is as for `cuda.fill`, here and below.
 
     Raises
     ------
@@ -161,11 +163,17 @@ def copied(values: NDArray[Any], device: str) -> Any:
     flat = _new(values.nbytes, device)
     if values.nbytes:
         bytes_ = np.ascontiguousarray(values).reshape(-1).view(np.uint8)
-        cuda.fill(DeviceMemory(flat, flat.number), bytes_)
+        cuda.fill(DeviceMemory(flat, flat.number), bytes_, limit)
     return over(flat.view(values.dtype).reshape(values.shape))
 
 
-def empty(shape: int | tuple[int, ...], dtype: DTypeLike, device: str, wish: Wish) -> DeviceArray:
+def empty(
+    shape: int | tuple[int, ...],
+    dtype: DTypeLike,
+    device: str,
+    wish: Wish,
+    limit: float | None = None,
+) -> DeviceArray:
     """Return new memory of a device, filled with zeros. Local, blocking.
 
     What it is for the program (`given`) says `over`.
@@ -189,7 +197,7 @@ def empty(shape: int | tuple[int, ...], dtype: DTypeLike, device: str, wish: Wis
     zeros = np.zeros(min(nbytes, _CHUNK), np.uint8)
     for start in range(0, nbytes, _CHUNK):
         some = flat[start : start + _CHUNK]
-        cuda.fill(DeviceMemory(some, flat.number), zeros[: some.size])
+        cuda.fill(DeviceMemory(some, flat.number), zeros[: some.size], limit)
     place = flat.view(dtype).reshape(dims)
     array: DeviceArray = place.view()
     array.given = over(place)

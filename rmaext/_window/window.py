@@ -279,7 +279,9 @@ class Window(
         if device is None or isinstance(device, str):
             how.pop("device", None)
         if isinstance(device, str):
-            make: Callable[[], Array] = functools.partial(_on_device, shape, dtype, device, wish)
+            make: Callable[[], Array] = lambda: _on_device(  # noqa: E731
+                shape, dtype, device, wish, self._timeout
+            )
         else:
             self._wish = wish
             make = functools.partial(node.empty, shape, dtype, **wish._asdict())
@@ -311,11 +313,11 @@ class Window(
         self._region = region = self._new_region(group)
 
         def mine() -> tuple[Array, int]:
+            self._timeout = group.timeout if timeout is None else timeout_seconds(timeout)
             array = make()
             if not isinstance(proc_null, bool):
                 raise TypeError(f"proc_null={proc_null!r}: must be True or False")
             region.registration = Registration._of(how or {})
-            self._timeout = group.timeout if timeout is None else timeout_seconds(timeout)
             return array, arrays.access_bits(access, array.flags.writeable)
 
         self._name = "not made"  # until all agree

@@ -326,7 +326,7 @@ class Channel(Closing, Generic[ScalarT]):
         (0, array([(0.5, 7)], dtype=[('x', '<f8'), ('id', '<i8')]))
         """
         number = rank_of(self._comm, rank, "send")
-        array = taken(records, self._dtype, "send")
+        array = taken(records, self._dtype, "send", limit=self._words._timeout)
         data: NDArray[Any] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         went = self._put(number, data, None)  # none does, too, if it is closed or done
         while went < data.size:
@@ -494,7 +494,7 @@ class Channel(Closing, Generic[ScalarT]):
         (0, array([1, 2]))
         """
         end = deadline(self._words, timeout)
-        return self._received(lambda got: self._await(got, end, timeout))
+        return self._received(lambda got: self._await(got, end, timeout), end)
 
     def try_receive(self) -> tuple[int, NDArray[ScalarT]] | None:
         """Take records if some are there.
@@ -528,7 +528,7 @@ class Channel(Closing, Generic[ScalarT]):
     def __iter__(self) -> Iterator[tuple[int, NDArray[ScalarT]]]:
         return iter(self.receive, None)
 
-    def _received(self, fetch: Any) -> _Got | None:
+    def _received(self, fetch: Any, end: float = math.inf) -> _Got | None:
         got: list[_Got] = []
         try:
             if not self._pop(got):
@@ -536,7 +536,9 @@ class Channel(Closing, Generic[ScalarT]):
             if not got or self._device is None:
                 return got[0] if got else None
             source, records = got[0]
-            return source, copied(records, self._device)
+            # what came in the last moment is copied all the same
+            limit = min(self._words._timeout, max(end - time.monotonic(), _LONGEST))
+            return source, copied(records, self._device, limit)
         except BaseException:
             self._inbox.extendleft(got)  # it is not handed out
             raise

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import errno
+import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import Window
-from .._memory.devices import Landing, landed, of_cuda
+from .._memory.devices import Landing, of_cuda
+from .._runtime.reports import copying
+from ..errors import RmaTimeout
 
 __all__ = [
     "Landing",
@@ -29,6 +34,9 @@ __all__ = [
 ]
 
 
+_SLICE = 0.1  # seconds after which signal handlers may run
+
+
 def checked(device: str) -> None:
     """Raise what `Window.allocate` does for a device. Local."""
     from .._memory import device_memory  # late: most programs have none
@@ -36,30 +44,31 @@ def checked(device: str) -> None:
     device_memory.opened(device)
 
 
-def copied(values: NDArray[Any], device: str) -> Any:
+def copied(values: NDArray[Any], device: str, limit: float) -> Any:
     """Return an array of new memory of a device, with these values. Local, blocking."""
     from .._memory import device_memory
 
-    return device_memory.copied(values, device)
+    return device_memory.copied(values, device, limit)
 
 
-def settled(memory: Any) -> Any:
+def settled(memory: Any, limit: float | None) -> Any:
     """Return where memory of a window lies on a device.
 
-    All is done that is queued on the array's stream and on the default stream. Blocking.
+    All is done that is queued on the array's stream and on the default stream. Blocking; `limit`
+    is the time limit of the container, or None, here and below.
     """
     from .._memory import cuda
 
-    place = cuda.device_array(memory)
-    cuda.wait(place)
+    place = cuda.device_array(memory, limit)
+    cuda.wait(place, limit)
     return place
 
 
-def device_of(memory: Any) -> bytes:
+def device_of(memory: Any, limit: float | None) -> bytes:
     """Return the name of the device that has it, alike in all processes; b"": none can map it."""
     from .._memory import cuda, device_memory
 
-    return device_memory.device_name(cuda.device_array(memory))
+    return device_memory.device_name(cuda.device_array(memory, limit))
 
 
 def neighbours(rank: int, nbytes: int, device: str, window: Window[Any]) -> Any:
@@ -76,19 +85,24 @@ def shaped(place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
     return device_memory.over(place.view(dtype).reshape(shape))
 
 
-def split(array: Any, ends: list[int]) -> list[Any]:
+def split(array: Any, ends: list[int], limit: float | None) -> list[Any]:
     """Return the parts of an array up to these rows, each of one dimension, to be filled."""
     cuda = of_cuda(array)
     if cuda is None:
         return [part.reshape(-1) for part in np.split(array, ends)]
     from .._memory import device_memory
 
-    place = cuda.device_array(array)
+    place = cuda.device_array(array, limit)
     flat = (part.reshape(-1) for part in np.split(place, ends))
     return [device_memory.DeviceMemory(part, place.number) for part in flat]
 
 
-def fill(memory: Any, dtype: np.dtype[Any], write: Callable[[NDArray[Any]], None]) -> None:
+def fill(
+    memory: Any,
+    dtype: np.dtype[Any],
+    write: Callable[[NDArray[Any]], None],
+    limit: float | None,
+) -> None:
     """Have elements written to the bytes of a window: where they lie, or copied to the device."""
     cuda = of_cuda(memory)
     if cuda is None:
@@ -96,10 +110,23 @@ def fill(memory: Any, dtype: np.dtype[Any], write: Callable[[NDArray[Any]], None
     else:
         made = np.empty(memory.shape, np.uint8)
         write(made.view(dtype))
-        cuda.fill(memory, made)
+        cuda.fill(memory, made, limit)
 
 
-def parts(memory: Any, dtype: np.dtype[Any], cut: Callable[[NDArray[Any]], Any]) -> Any:
+def landed(landing: Landing, end: float | None = None) -> Any:
+    """Return the array on a device, once it has a result; RmaTimeout at `end`. Blocking."""
+    last = math.inf if end is None else end
+    with copying(landing.number):
+        while not landing.copy_there(int(max(0, min(_SLICE, last - time.monotonic())) * 1e9)):
+            if time.monotonic() >= last:
+                text = f"the result is not on cuda:{landing.number} yet: is a kernel still at work "
+                raise RmaTimeout(errno.ETIMEDOUT, text + "there? It goes on: wait for it again")
+    return landing.given
+
+
+def parts(
+    memory: Any, dtype: np.dtype[Any], cut: Callable[[NDArray[Any]], Any], limit: float | None
+) -> Any:
     """Return what `cut` makes of the bytes of a window, as elements that may not be written.
 
     On a device they are arrays for the program, which it can write to.
@@ -111,7 +138,7 @@ def parts(memory: Any, dtype: np.dtype[Any], cut: Callable[[NDArray[Any]], Any])
         return cut(array)
     from .._memory.device_memory import over
 
-    found: Any = cut(cuda.device_array(memory).view(dtype))
+    found: Any = cut(cuda.device_array(memory, limit).view(dtype))
     return list(map(over, found)) if isinstance(found, list) else over(found)
 
 

@@ -151,7 +151,7 @@ class NodeArray(Unique, Generic[ScalarT]):
         with Window.allocate(comm, int(some), np.uint8, timeout=timeout, **how) as probe:
 
             def where() -> bytes:
-                return b"" if device is None else device_of(probe.local)
+                return b"" if device is None else device_of(probe.local, timeout)
 
             names = exchange(comm, _NAME, where, timeout) if some else [b""] * comm.size
             way = "direct" if device is None else "ipc"
@@ -177,10 +177,10 @@ class NodeArray(Unique, Generic[ScalarT]):
                 if device is None:
                     fill(self._view(file.make(self._nbytes)))
                     return os.getpid(), file.number
-                place = settled(window.local)
+                place = settled(window.local, timeout)
                 array = shaped(place, self._dtype, self._shape)
                 fill(array)
-                settled(array)
+                settled(array, timeout)
                 return None
 
             def find() -> None:
@@ -257,7 +257,7 @@ class NodeArray(Unique, Generic[ScalarT]):
             if isinstance(rows, np.ma.MaskedArray):
                 raise TypeError("rows are a masked array, whose mask would be lost: use filled()")
             cuda = of_cuda(rows)
-            given = np.asarray(rows) if cuda is None else cuda.fetch(rows)
+            given = np.asarray(rows) if cuda is None else cuda.fetch(rows, timeout)
             if not given.ndim:
                 raise ValueError("rows are one number: give an array of at least one dimension")
             empty(0, given.dtype)
@@ -277,7 +277,7 @@ class NodeArray(Unique, Generic[ScalarT]):
             with Window(comm, part if part.size else np.empty(0, kind), "r", timeout) as window:
 
                 def fill(array: Any) -> None:
-                    parts = enumerate(split(array, ends[:-1]))
+                    parts = enumerate(split(array, ends[:-1], timeout))
                     begun = [window.rget(rank, out=it) for rank, it in parts if math.prod(it.shape)]
                     Request.waitall(begun)
 

@@ -36,21 +36,23 @@ class Samples:
     ----------
     given : numpy.ndarray or sequence of array_like
         As for `Store`. Nothing is copied but what is no array, or lies on a device.
+    limit : float or None
+        Seconds that a device may take.
     """
 
-    def __init__(self, given: Any = ()) -> None:
+    def __init__(self, given: Any = (), limit: float | None = None) -> None:
         self.whole: Array | None = None
         self.records: Sequence[Array] = ()
         if isinstance(given, (str, bytes, dict, set, np.generic)):
             raise TypeError(f"samples must be a sequence of arrays, not {type(given).__name__}")
         if isinstance(given, np.ndarray) or of_cuda(given) is not None:
-            self.whole = array = _plain(given)
+            self.whole = array = _plain(given, limit)
             if not array.ndim:
                 raise TypeError("samples are one number: give an array of at least one dimension")
             shape = array.shape[1:]
             self.brought = Brought(len(array), array.dtype, len(shape), shape, shape[1:])
             return
-        self.records = records = [_plain(record) for record in given]
+        self.records = records = [_plain(record, limit) for record in given]
         if not records:
             self.brought = Brought()
             return
@@ -98,12 +100,12 @@ def _some(things: set[Any]) -> str:
     return ", ".join(sorted(map(str, things))[:3])
 
 
-def _plain(given: Any) -> Array:
+def _plain(given: Any, limit: float | None) -> Array:
     """Return an array that other ranks can read, or raise."""
     if _is_masked(given):
         raise TypeError("samples are masked arrays, whose masks would be lost: use filled()")
     cuda = of_cuda(given)
-    array = np.asarray(given) if cuda is None else cuda.fetch(given)
+    array = np.asarray(given) if cuda is None else cuda.fetch(given, limit)
     if array.dtype.hasobject:
         raise TypeError(
             f"samples of dtype {dtype_name(array.dtype)} hold Python objects: convert them"

@@ -13,6 +13,7 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
 from .. import Request, Window
+from .._runtime.config import deadline
 from .._runtime.copies import Unique
 from .._runtime.reports import dtype_name
 from ..typing import ScalarT
@@ -39,9 +40,9 @@ class Batch(NamedTuple):
     out: Any
     landing: Landing | None = None  # of an `out` on a device, to which it is copied at the end
 
-    def result(self, layout: Layout) -> Any:
-        """Return what the caller asked for, once it is read."""
-        values = self.values if self.landing is None else landed(self.landing)
+    def result(self, layout: Layout, end: float | None = None) -> Any:
+        """Return what the caller asked for, once it is read; RmaTimeout at `end`."""
+        values = self.values if self.landing is None else landed(self.landing, end)
         if self.out is not None and layout.shape is not None and not self.flat:
             return self.out
 
@@ -49,8 +50,10 @@ class Batch(NamedTuple):
             return array[: self.values.size] if self.flat else layout.cut(array, self.places)
 
         # what only has a protocol has no parts
-        has_parts = self.landing is None or hasattr(type(values), "__getitem__")
-        found = taken(values) if has_parts else parts(values, layout.dtype, taken)
+        if self.landing is None or hasattr(type(values), "__getitem__"):
+            found = taken(values)
+        else:
+            found = parts(values, layout.dtype, taken, self.landing.limit)
         return (found, layout.starts(self.places)) if self.flat else found
 
     @property
@@ -139,8 +142,9 @@ class Prefetch(Unique):
         ...     store.prefetch([1, 0, 1]).result(timeout=10)
         [array([0, 1]), array([0, 1, 2]), array([0, 1])]
         """
+        end = deadline(timeout)
         self._request.wait(timeout)
-        return self._batch.result(self._layout)
+        return self._batch.result(self._layout, end)
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield from self._request.__await__()
@@ -238,7 +242,7 @@ class Store(Unique, Generic[ScalarT]):
 
         def tell() -> Brought:
             nonlocal own
-            own = Samples(samples)
+            own = Samples(samples, timeout)
             return own.brought
 
         self._comm = comm
@@ -249,7 +253,7 @@ class Store(Unique, Generic[ScalarT]):
             how: dict[str, Any] = {"lazy": False} if device is None else {"device": str(device)}
             win = Window.allocate(comm, own.nbytes, np.uint8, "r", timeout, **how)
             stack.enter_context(win)
-            fill(win.local, layout.dtype, own.copy_to)
+            fill(win.local, layout.dtype, own.copy_to, timeout)
             win.fence()
             stack.pop_all()
         self._win = win
@@ -296,7 +300,12 @@ class Store(Unique, Generic[ScalarT]):
         """
         own, layout = self.local_indices, self._layout
         places = layout.places(np.arange(own.start, own.stop))
-        return parts(self._win.local, layout.dtype, lambda array: layout.cut(array, places))
+        return parts(
+            self._win.local,
+            layout.dtype,
+            lambda array: layout.cut(array, places),
+            self._win._timeout,
+        )
 
     @property
     def local_indices(self) -> range:
@@ -445,7 +454,7 @@ class Store(Unique, Generic[ScalarT]):
             shape = (len(places.ranks), *layout.shape)
         host, landing = out, None
         if (cuda := of_cuda(out)) is not None:
-            host = landing = cuda.landing(out, False)
+            host = landing = cuda.landing(out, False, self._win._timeout)
         if not isinstance(host, np.ndarray) or host.dtype != layout.dtype:
             what = dtype_name(host.dtype) if isinstance(host, np.ndarray) else type(out).__name__
             raise TypeError(

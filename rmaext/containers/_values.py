@@ -9,14 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import elements
+from .._memory.devices import of_cuda
 
 __all__ = ["taken"]
 
 
 def taken(
-    given: Any, dtype: np.dtype[Any], what: str, *, exact: bool = False, convert: bool = False
+    given: Any,
+    dtype: np.dtype[Any],
+    what: str,
+    *,
+    exact: bool = False,
+    convert: bool = False,
+    limit: float | None = None,
 ) -> NDArray[Any]:
     """Return what `rmaext.elements` makes of it; its errors begin with what it is.
+
+    `limit`: seconds that a device with it may take; None: RMAEXT_TIMEOUT.
 
     Raises
     ------
@@ -25,6 +34,8 @@ def taken(
     if type(given) is np.ndarray and given.dtype == dtype:
         return given
     try:
+        if limit is not None and (cuda := of_cuda(given)) is not None:
+            given = cuda.fetch(given, limit)
         return elements(given, dtype, exact=exact, convert=convert)
     except OverflowError as exc:
         raise OverflowError(f"{what}: {exc}") from None

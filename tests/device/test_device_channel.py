@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -64,6 +65,26 @@ def test_no_record_is_lost_where_the_device_has_no_room(cuda, comm, monkeypatch)
         source, found = channel.receive(timeout=60)
         assert source == comm.rank
         assert reader.fetch(found).tolist() == [1, 2, 3]
+
+
+def test_time_limits_reach_the_device(cuda, comm):
+    """What came is received once it is at work again; RMAEXT_TIMEOUT is more."""
+    if not cuda.SIMULATED:
+        pytest.skip("no copy of a GPU hangs when it is told to")
+    begun = time.monotonic()
+    with Channel(comm, int, 10, timeout=0.5, device="cuda:0") as channel:
+        for receive in channel.receive, lambda: channel.receive(timeout=0.1), channel.try_receive:
+            channel.send([1, 2], comm.rank)
+            cuda.cuda.device_hang(2)
+            try:
+                with pytest.raises(rmaext.RmaTimeout, match="has not ended in 0"):
+                    receive()
+            finally:
+                cuda.cuda.device_hang(0)
+            source, found = channel.receive(timeout=60)
+            assert source == comm.rank
+            assert reader.fetch(found).tolist() == [1, 2]
+    assert time.monotonic() - begun < 20
 
 
 def _fails(*_):

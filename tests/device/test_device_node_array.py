@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -150,6 +151,27 @@ def test_memory_that_is_not_mapped_any_more(cuda, comm):
     finally:
         cuda.cuda.device_fail(b"")
     NodeArray(comm, 3, fill=zero, device="cuda:0").close()
+
+
+@pytest.mark.parametrize("hang", ["before", "amid"])
+def test_a_device_that_hangs(cuda, comm, hang):
+    """An error of all ranks after the time limit; RMAEXT_TIMEOUT is more."""
+    if not cuda.SIMULATED:
+        pytest.skip("no copy of a GPU hangs when it is told to")
+
+    def fill(array):
+        cuda.Stream(1).synchronize()
+        cuda.cuda.device_hang(1)
+
+    begun = time.monotonic()
+    if hang == "before":
+        cuda.cuda.device_hang(1)
+    try:
+        with pytest.raises(rmaext.RmaTimeout, match=r"has not ended in 0[.]5 s"):
+            NodeArray(comm, 3, fill=fill, timeout=0.5, device="cuda:0")
+    finally:
+        cuda.cuda.device_hang(0)
+    assert time.monotonic() - begun < 20
 
 
 def test_closed(cuda, comm, monkeypatch):

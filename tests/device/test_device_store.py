@@ -5,9 +5,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
+import time
 
 import numpy as np
 import pytest
+from mpi4py import MPI
 
 import rmaext
 from rmaext._memory import cuda as reader
@@ -121,6 +124,32 @@ def test_what_lies_behind_a_batch_is_the_programs(cuda, device, comm):
             if several:
                 (record,) = store.get([0], out=out)
                 assert (host(record) == mine[0]).all()
+    stream.close()
+
+
+def test_time_limits_reach_the_device(cuda, comm):
+    """That of the call, or of the store: RMAEXT_TIMEOUT is more."""
+    stream, may_end = cuda.Stream(), threading.Event()
+    out = cuda.Array.from_numpy(np.zeros((1, 2)), stream)
+    stream.synchronize()
+    with Store(comm, np.ones((2, 2)), timeout=0.4) as store:
+        out.launch(lambda _: may_end.wait(30))
+        begun = time.monotonic()
+        try:
+            future = store.prefetch([0], out=out)
+            for limit in 0, 0.2:
+                with pytest.raises(rmaext.RmaTimeout, match=r"wait for it again|not done"):
+                    future.result(limit)
+            with pytest.raises(rmaext.RmaTimeout, match=r"not ended in 0[.]4 s"):
+                future.result()
+            with pytest.raises(rmaext.RmaTimeout, match=r"not ended in 0[.]4 s"):
+                Store(MPI.COMM_SELF, out, timeout=0.4)
+            assert time.monotonic() - begun < 10
+        finally:
+            may_end.set()
+        stream.synchronize()
+        assert future.result(30) is out
+        assert (out.to_numpy() == 1).all()
     stream.close()
 
 
