@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
-from .. import Request, Window
+from .. import Request, RmaError, RmaTimeout, Window
 from .._runtime.config import deadline
 from .._runtime.copies import Unique
 from .._runtime.reports import dtype_name
@@ -29,6 +29,7 @@ __all__ = ["Prefetch", "Store"]
 
 Array = NDArray[Any]
 Indices = ArrayLike | slice | range
+_NAP = 1e-3  # seconds between looks at what a device copies
 
 
 class Batch(NamedTuple):
@@ -107,7 +108,17 @@ class Prefetch(Unique):
         ...     store.prefetch([3, 0]).done()  # by memory it is done at once
         True
         """
-        return self._request.test()
+        landing = self._batch.landing
+        if not self._request.test():
+            return False
+        if landing is None or self._request._error is not None:
+            return True
+        try:
+            return landing.copy_there(0)
+        except RmaTimeout:
+            return False  # it goes on
+        except RmaError:
+            return True
 
     def result(self, timeout: float | None = None) -> Any:
         """Wait until it is done, and return what `Store.get` returns.
@@ -148,6 +159,12 @@ class Prefetch(Unique):
 
     def __await__(self) -> Generator[Any, None, Any]:
         yield from self._request.__await__()
+        landing = self._batch.landing
+        if landing is not None:
+            import asyncio  # late: most programs have none
+
+            while not landing.copy_there(0):
+                yield from asyncio.sleep(_NAP).__await__()
         return self._batch.result(self._layout)
 
 

@@ -153,6 +153,32 @@ def test_time_limits_reach_the_device(cuda, comm):
     stream.close()
 
 
+def test_waiting_in_a_coroutine_stops_no_other(cuda, device, comm):
+    """Nor is it done before the records are on the device."""
+    stream, may_end = cuda.Stream(), threading.Event()
+    out = cuda.Array.from_numpy(np.zeros((1, 2)), stream)
+    stream.synchronize()
+
+    async def both(future):
+        waiting = asyncio.ensure_future(future_of(future))
+        end = time.monotonic() + 0.3
+        while time.monotonic() < end:
+            await asyncio.sleep(0.01)
+            assert not future.done()
+            assert not waiting.done()
+        may_end.set()
+        return await waiting
+
+    async def future_of(future):
+        return await future
+
+    with Store(comm, np.ones((2, 2)), device=device) as store:
+        out.launch(lambda _: may_end.wait(3))
+        assert asyncio.run(both(store.prefetch([0], out=out))) is out
+        assert (out.to_numpy() == 1).all()
+    stream.close()
+
+
 def test_what_does_not_fit_leaves_it_as_it_was(cuda, device, comm):
     out = cuda.Array.from_numpy(np.full((2, 4), 7.0))
     with Store(comm, np.zeros((3, 4)), device=device) as store:
