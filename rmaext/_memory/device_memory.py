@@ -26,7 +26,7 @@ from .pages import Wish
 
 __all__ = [
     *("LIBRARIES", "DeviceMemory", "array_of", "copied", "device_name", "empty"),
-    *("neighbours", "opened", "over"),
+    *("located", "neighbours", "opened", "over"),
 ]
 
 _CHUNK = 1 << 24  # bytes of zeros that are copied at once
@@ -212,6 +212,17 @@ def device_name(place: DeviceArray) -> bytes:
     made = ffi.new("struct rmaext_export *")
     code = lib.rmaext_device_export(place.handle, arrays.address(place), made)
     return b"" if code else bytes(ffi.buffer(made.device))
+
+
+def located(it: Any, limit: float | None) -> DeviceArray:
+    """Return what `cuda.device_array` does. Blocking.
+
+    Memory of ours without bytes says itself on which device it is: CUDA knows of none there.
+    """
+    if isinstance(it, DeviceMemory) and not it._place.nbytes:
+        place: DeviceArray = it._place
+        return place
+    return cuda.device_array(it, limit)
 
 
 def neighbours(rank: int, nbytes: int, device: str, window: Any) -> DeviceArray:

@@ -16,7 +16,7 @@ from mpi4py import MPI
 
 from .. import Request, SyncError, Window
 from .._comm.group import gathered, together
-from .._runtime.failures import of_all
+from .._runtime.failures import is_of_all, of_all
 
 __all__ = ["Opening", "agreed", "bracketed", "common", "exchange", "named"]
 
@@ -86,8 +86,8 @@ def _of_one_call(call: str, records: Sequence[bytes]) -> list[Any]:
 class Opening(ExitStack):
     """Windows that are made one after another: what has no memory for one closes the others.
 
-    A lack of memory is an error of all ranks, so they can close them together. After other
-    errors some rank may never come to that.
+    A lack of memory is an error of all ranks, as are those that say so: they can close them
+    together. After other errors some rank may never come to that.
     """
 
     _finalizing = staticmethod(sys.is_finalizing)
@@ -98,7 +98,10 @@ class Opening(ExitStack):
             super().close()
 
     def __exit__(self, *error: Any) -> bool | None:
-        if isinstance(error[1], MemoryError):
+        of_all_ranks = isinstance(error[1], Exception) and is_of_all(error[1])
+        if isinstance(error[1], MemoryError) or (
+            of_all_ranks and not isinstance(error[1], SyncError)
+        ):
             self.close()
         return super().__exit__(*error)
 

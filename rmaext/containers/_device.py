@@ -57,10 +57,11 @@ def settled(memory: Any, limit: float | None) -> Any:
     All is done that is queued on the array's stream and on the default stream. Blocking; `limit`
     is the time limit of the container, or None, here and below.
     """
-    from .._memory import cuda
+    from .._memory import cuda, device_memory
 
-    place = cuda.device_array(memory, limit)
-    cuda.wait(place, limit)
+    place = device_memory.located(memory, limit)
+    if place.nbytes:
+        cuda.wait(place, limit)
     return place
 
 
@@ -87,12 +88,11 @@ def shaped(place: Any, dtype: np.dtype[Any], shape: tuple[int, ...]) -> Any:
 
 def split(array: Any, ends: list[int], limit: float | None) -> list[Any]:
     """Return the parts of an array up to these rows, each of one dimension, to be filled."""
-    cuda = of_cuda(array)
-    if cuda is None:
+    if of_cuda(array) is None:
         return [part.reshape(-1) for part in np.split(array, ends)]
     from .._memory import device_memory
 
-    place = cuda.device_array(array, limit)
+    place = device_memory.located(array, limit)
     flat = (part.reshape(-1) for part in np.split(place, ends))
     return [device_memory.DeviceMemory(part, place.number) for part in flat]
 
@@ -107,7 +107,7 @@ def fill(
     cuda = of_cuda(memory)
     if cuda is None:
         write(memory.view(dtype))
-    else:
+    elif math.prod(memory.shape):
         made = np.empty(memory.shape, np.uint8)
         write(made.view(dtype))
         cuda.fill(memory, made, limit)
@@ -131,14 +131,13 @@ def parts(
 
     On a device they are arrays for the program, which it can write to.
     """
-    cuda = of_cuda(memory)
-    if cuda is None:
+    if of_cuda(memory) is None:
         array = memory.view(dtype)
         array.flags.writeable = False
         return cut(array)
-    from .._memory.device_memory import over
+    from .._memory.device_memory import located, over
 
-    found: Any = cut(cuda.device_array(memory, limit).view(dtype))
+    found: Any = cut(located(memory, limit).view(dtype))
     return list(map(over, found)) if isinstance(found, list) else over(found)
 
 

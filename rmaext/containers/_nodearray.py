@@ -23,10 +23,9 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
-from .. import ClosedError, Request, SyncError, Window, empty
+from .. import ClosedError, Request, Window, empty
 from .._comm.group import together
 from .._runtime.copies import Unique
-from .._runtime.failures import is_of_all
 from .._runtime.reports import dtype_name
 from ..typing import ScalarT
 from ._agreement import Opening, bracketed, common, exchange
@@ -193,13 +192,8 @@ class NodeArray(Unique, Generic[ScalarT]):
                     place = neighbours(self._first, self._nbytes, device, window)
                 self._array = shaped(place, self._dtype, self._shape)
 
-            try:
-                made = exchange(comm, _NAME, _outside(make), timeout)
-                exchange(comm, _NAME, find, timeout)  # and the file may be closed
-            except Exception as exc:
-                if is_of_all(exc) and not isinstance(exc, SyncError):
-                    stack.close()  # all come here
-                raise
+            made = exchange(comm, _NAME, _outside(make), timeout)
+            exchange(comm, _NAME, find, timeout)  # and the file may be closed
             self._window = window
             stack.pop_all()
 

@@ -270,7 +270,9 @@ class Store(Unique, Generic[ScalarT]):
             how: dict[str, Any] = {"lazy": False} if device is None else {"device": str(device)}
             win = Window.allocate(comm, own.nbytes, np.uint8, "r", timeout, **how)
             stack.enter_context(win)
-            fill(win.local, layout.dtype, own.copy_to, timeout)
+            exchange(
+                comm, "Store", lambda: fill(win.local, layout.dtype, own.copy_to, timeout), timeout
+            )
             win.fence()
             stack.pop_all()
         self._win = win

@@ -179,6 +179,21 @@ def test_waiting_in_a_coroutine_stops_no_other(cuda, device, comm):
     stream.close()
 
 
+def test_a_copy_that_fails_is_an_error_of_all_ranks(cuda, comm):
+    """As the records of one come to their device; the communicator is as before."""
+    if not cuda.SIMULATED:
+        pytest.skip("no call fails at will")
+    if comm.rank == comm.size - 1:
+        cuda.cuda.device_fail(b"cuMemcpyHtoDAsync_v2:2:2")  # behind the zeros
+    try:
+        with pytest.raises(rmaext.RmaError, match=f"rank {comm.size - 1}: ") as caught:
+            Store(comm, np.ones((2, 2)), device="cuda:0")
+        assert not isinstance(caught.value, rmaext.SyncError)
+    finally:
+        cuda.cuda.device_fail(b"")
+    Store(comm, np.ones((2, 2)), device="cuda:0").close()
+
+
 def test_what_does_not_fit_leaves_it_as_it_was(cuda, device, comm):
     out = cuda.Array.from_numpy(np.full((2, 4), 7.0))
     with Store(comm, np.zeros((3, 4)), device=device) as store:
