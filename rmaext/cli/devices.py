@@ -43,14 +43,22 @@ def driver() -> dict[str, Any]:
         raise from_c(code, "devices")
     version = ctypes.c_int()
     _call("cuDriverGetVersion", ctypes.byref(version))
-    name = os.path.basename(os.fsdecode(library))
-    paths = (line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines())
     return {
         "cuda": len(names),
         "devices": names,
         "driver": f"{version.value // 1000}.{version.value % 1000 // 10}",
-        "library": next((it for it in paths if os.path.basename(it).startswith(name)), name),
+        "library": _file(ctypes.cast(_library().cuInit, ctypes.c_void_p).value or 0),
     }
+
+
+def _file(address: int) -> str:
+    """Return the file that is mapped there."""
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        where, *_, path = line.split(maxsplit=5)
+        first, last = (int(end, 16) for end in where.split("-"))
+        if first <= address < last:
+            return path
+    raise RuntimeError(f"nothing is mapped at {address:#x}")
 
 
 def _begun() -> Any:

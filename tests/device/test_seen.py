@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import launch
 import pytest
@@ -47,6 +48,16 @@ def test_info_and_doctor_find_devices():
     assert f"\n  cuda       {words}  cuda:0     {found['devices'][0]}\n" in text
     text = output("-m", "rmaext", "doctor", "--limit", "50", DEVICE_COUNT="3")
     assert f"\nok       cuda: {words}" in text
+
+
+@SIMULATED
+def test_the_file_behind_a_link(tmp_path):
+    """As a driver is installed."""
+    file, link = tmp_path / "libcuda.so.550.54", tmp_path / "libcuda.so.1"
+    file.write_bytes(Path(os.environ["RMAEXT_CUDA"]).read_bytes())
+    link.symlink_to(file.name)
+    found = json.loads(output("-m", "rmaext", "info", "--json", RMAEXT_CUDA=str(link)))
+    assert found["devices"]["library"] == str(file)
 
 
 @SIMULATED
