@@ -95,8 +95,9 @@ def mapped(facts: dict[str, Any]) -> dict[str, Any]:
 def words(found: dict[str, Any]) -> tuple[str, str]:
     """Return what came of it, as `doctor` marks it, and a sentence with what to do."""
     error = found.get("error", "")
-    if error.startswith("no answer"):
-        return "no time", error
+    late = error or found.get("ipc_error", "")
+    if late.startswith("no answer"):
+        return "no time", late
     if error.startswith(("crashed", "ended")):
         what = os.fsdecode(config.cuda_library())
         return "fails", f"{what} {error}: does nvidia-smi work? Is RMAEXT_CUDA what it should be?"

@@ -76,8 +76,6 @@ def doctor(options: argparse.Namespace) -> int:
         _say(Finding("set-up", "no time" if slow else "fails", problem))
         _say_how_busy(began, limit)
         return 3 if slow else 1
-    left = began + limit - time.monotonic()
-    gpus = info.find_devices(left) if left > _LEAST else {"error": "no answer: not tried"}
     mpi = mpi_in_use()
     names = list(dict.fromkeys(c["provider"] for c in library["candidates"]))
     default = _default(names, library["version"])
@@ -89,6 +87,8 @@ def doctor(options: argparse.Namespace) -> int:
             findings += [finding for job in jobs for finding in job.result()]
     if default not in names:
         findings.append(_absent(default, library))
+    left = began + limit - time.monotonic()  # last: a driver may take all of it
+    gpus = info.find_devices(left) if left > _LEAST else {"error": "no answer: not tried"}
     findings.append(Finding(_CUDA, *devices.words(gpus)))
     working = [f.name for f in findings if f.mark == "ok" and f.name in names]
     for finding in findings:

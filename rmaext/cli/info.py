@@ -11,6 +11,7 @@ import platform
 import re
 import resource
 import signal
+import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
@@ -88,8 +89,8 @@ def apart(function: Callable[..., Any], *args: Any, limit: float = _LIMIT) -> di
     child.start()
     send.close()
     try:
-        if not receive.poll(limit):
-            return {"error": f"no answer within {limit:g} s"}
+        if not receive.poll(max(0.0, limit)):
+            return {"error": f"no answer within {limit:.3g} s"}
         answer: dict[str, Any] = json.loads(receive.recv_bytes())
         return answer
     except EOFError:
@@ -252,9 +253,10 @@ def _routes() -> dict[str, Any]:
 
 def find_devices(limit: float = _LIMIT) -> dict[str, Any]:
     """Return what there is of CUDA, and whether one process maps the memory of another."""
+    end = time.monotonic() + limit
     found = apart(devices.driver, limit=limit)
     if "error" not in found:
-        tried = _beside(devices.owner, devices.mapped, limit)
+        tried = _beside(devices.owner, devices.mapped, end - time.monotonic())
         found["ipc"] = "error" not in tried
         found |= {"ipc_error": tried["error"]} if "error" in tried else {}
     return found
@@ -266,6 +268,7 @@ def _beside(
     limit: float = _LIMIT,
 ) -> dict[str, Any]:
     """Return what one child finds of the memory of another, by what that has told."""
+    end = time.monotonic() + limit
     fork = multiprocessing.get_context("fork")
     receive, send = fork.Pipe(duplex=False)
     hold, release = fork.Pipe(duplex=False)
@@ -273,10 +276,10 @@ def _beside(
     owner.start()
     send.close()
     try:
-        if not receive.poll(limit):
-            return {"error": f"the process with the memory says nothing within {limit:g} s"}
+        if not receive.poll(max(0.0, limit)):
+            return {"error": f"no answer within {limit:.3g} s of the process with the memory"}
         facts = json.loads(receive.recv_bytes())
-        return facts if "error" in facts else apart(reach, facts, limit=limit)
+        return facts if "error" in facts else apart(reach, facts, limit=end - time.monotonic())
     except EOFError:
         return {"error": "the process with the memory crashed"}
     finally:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import launch
@@ -48,6 +50,28 @@ def test_info_and_doctor_find_devices():
     assert f"\n  cuda       {words}  cuda:0     {found['devices'][0]}\n" in text
     text = output("-m", "rmaext", "doctor", "--limit", "50", DEVICE_COUNT="3")
     assert f"\nok       cuda: {words}" in text
+
+
+def test_doctor_tries_the_network_first(tmp_path):
+    """A driver that does not open spends no time of the network's."""
+    driver, folder = tmp_path / "libcuda.so.1", tmp_path / "jobs"
+    folder.mkdir()
+    os.mkfifo(driver)
+    before = folder.stat().st_mtime_ns
+    command = [sys.executable, "-m", "rmaext", "doctor", "--limit", "50"]
+    env = {**os.environ, "PYTHONPATH": launch.PYTHONPATH}
+    env |= {"RMAEXT_CUDA": str(driver), "TMPDIR": str(folder)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as doctor:
+        number = -1
+        while number < 0 and doctor.poll() is None:
+            with contextlib.suppress(OSError):  # nobody opens it yet
+                number = os.open(driver, os.O_WRONLY | os.O_NONBLOCK)
+            time.sleep(0.01)
+        assert number >= 0
+        assert folder.stat().st_mtime_ns > before  # there was a job
+        os.close(number)
+        text = doctor.communicate(timeout=60)[0]
+    assert re.search(r"\nnone     cuda: .*file too short", text)
 
 
 @SIMULATED
