@@ -12,7 +12,7 @@ import numpy as np
 from mpi4py import MPI
 from numpy.typing import NDArray
 
-from .._memory.devices import device_of, is_mapped, landed, of_cuda, out_of_reach
+from .._memory.devices import device_of, is_mapped, of_cuda, out_of_reach
 from .._native._lib import ffi
 from .._native.cmethods import Layout
 from ..errors import RmaError
@@ -94,9 +94,25 @@ class Part:
     datatype: MPI.Datatype
     landing: Any = None
 
-    def land(self) -> None:
-        """Let an array on a device have what was written here for it. Blocking."""
-        landed(self.landing)
+    def land(self, layout: Layout) -> None:
+        """Let an array on a device have what was written here. Blocking.
+
+        All else stays; between pieces it is copied there and back, so it may not change meanwhile.
+        """
+        if self.landing is None or not layout.nbytes:
+            return
+        from .._memory import cuda, device_memory  # late: most programs have none
+
+        host = np.asarray(self.landing).reshape(-1).view(np.uint8)
+        place: Any = cuda.device_array(self.landing.given).reshape(-1).view(np.uint8)
+        first, last = layout.span
+        base = self.address - host.ctypes.data
+        span = slice(base + first, base + last)
+        part, values = device_memory.DeviceMemory(place[span], place.number), host[span]
+        if not layout.whole:
+            values = cuda.fetch(part)
+            unpack(layout, values.ctypes.data - first, pack(layout, self.address))
+        cuda.fill(part, values)
 
     def layout(self, whole: bool = False) -> Layout:
         """Return where they lie, from the address on; see `layout_of`."""
@@ -280,7 +296,7 @@ def part_of(given: Any, readonly: bool = True) -> Part:
         The datatype is null (ERR_TYPE), the buffer MPI.IN_PLACE (ERR_BUFFER).
     """
     it, count, disp, datatype = _unpacked(given)
-    copy = in_cuda(it, lambda cuda: cuda.fetch(it) if readonly else cuda.landing(it, True))
+    copy = in_cuda(it, lambda cuda: cuda.fetch(it) if readonly else cuda.landing(it, False))
     for what in _NO_BUFFERS:
         if it is what:
             raise error(MPI.ERR_BUFFER, f"message: {what!r} has no meaning here")

@@ -66,13 +66,13 @@ def get(win: Any, origin: Any, rank: int, target: Any = None, begin: bool = Fals
         data = np.empty(here.nbytes, np.uint8)
         place.read(data)
         unpack(here, part.address, data)
-        part.land()
+        part.land(here)
         return []
     data = part.data(here)
     if begin and place.plain and part.landing is None:
         return unless_done(place.window.rget(place.rank, place.first, out=data))
     place.read(data)
-    part.land()
+    part.land(here)
     return []
 
 
@@ -123,13 +123,13 @@ def _update(
     if here.whole:
         old = _elements(place, "result", there, basic)
         begun = place.update(number, basic, operand, old, begin and there.landing is None)
-        there.land()
+        there.land(here)
         return begun
     _check_like(place, "result", here, basic)
     old = np.empty(here.nbytes, np.uint8)
     place.update(number, basic, operand, old)
     unpack(here, there.address, old)
-    there.land()
+    there.land(here)
     return []
 
 
@@ -147,7 +147,7 @@ def fetch_and_op(
     basic = place.basic(number)
     operand = _elements(place, "origin", part, basic)
     place.update(number, basic, operand, _elements(place, "result", there, basic))
-    there.land()
+    there.land(there.layout(whole=True))
 
 
 def compare_and_swap(
@@ -164,7 +164,7 @@ def compare_and_swap(
     basic = place.basic(_CSWAP)
     operand, compared, old = (_elements(place, "origin", it, basic) for it in (part, wanted, there))
     place.update(_CSWAP, basic, operand, old, compare=compared)
-    there.land()
+    there.land(there.layout(whole=True))
 
 
 # -- checks ----------------------------------------------------------------------------

@@ -53,6 +53,30 @@ def test_a_result_in_pieces_leaves_what_is_between(window, cuda, comm):
     every.Free()
 
 
+def test_what_is_beside_a_result_is_the_programs(window, cuda, comm):
+    """It may write there meanwhile."""
+
+    class Written(cuda.Array):
+        looks = 0
+
+        def __dlpack__(self, **how):
+            self.looks += 1
+            if self.looks == 2:  # once when the call begins, once when its result is there
+                self.launch(lambda values: values.__setitem__([5, 7], 9.0))
+                self.stream.synchronize()
+            return super().__dlpack__(**how)
+
+    pairs = MPI.DOUBLE.Create_vector(2, 1, 2)
+    pairs.Commit()
+    got = Written.from_numpy(np.zeros(8))
+    window.Get([got, 2, 3, MPI.DOUBLE], comm.rank, 10)
+    assert got.to_numpy().tolist() == [0.0, 0.0, 0.0, 10.0, 11.0, 9.0, 0.0, 9.0]
+    got = Written.from_numpy(np.zeros(8))
+    window.Get([got, 1, pairs], comm.rank, [4, 2, MPI.DOUBLE])
+    assert got.to_numpy().tolist() == [4.0, 0.0, 5.0, 0.0, 0.0, 9.0, 0.0, 9.0]
+    pairs.Free()
+
+
 def test_updates(window, cuda, comm):
     size = comm.size
     window.Accumulate(cuda.Array.from_numpy(np.ones(3)), 0, 1)
