@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from .._native._lib import ffi, lib
 from .._runtime import config, locks
 from .._runtime.failures import from_c
-from .._runtime.reports import copying
+from .._runtime.reports import copying, until_copied
 from ..errors import RmaError
 from .devices import DeviceArray, Landing
 
@@ -237,9 +237,7 @@ class Passage:
 
     def finish(self) -> None:
         """Wait until all has ended. A signal handler may raise here."""
-        with copying(self.number):
-            while not self.wait(lib.RMAEXT_SLICE):
-                pass
+        until_copied(self.number, partial(self.wait, lib.RMAEXT_SLICE))
 
     def fetched(self) -> NDArray[Any]:
         """Return a copy of the array on the host. Blocking."""

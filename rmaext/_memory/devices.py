@@ -16,7 +16,7 @@ import numpy as np
 
 from .._runtime import config
 from .._runtime.locks import locked
-from .._runtime.reports import copying
+from .._runtime.reports import until_copied
 from ..errors import RmaTimeout, Unsupported
 
 __all__ = [
@@ -228,7 +228,5 @@ def landed(result: Any) -> Any:
     if type(result) is not Landing:
         return result
     if not result.copy_there(0):
-        with copying(result.number):
-            while not result.copy_there(_SLICE):
-                pass
+        until_copied(result.number, partial(result.copy_there, _SLICE))
     return result.given

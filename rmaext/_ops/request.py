@@ -21,7 +21,7 @@ from .._runtime import locks
 from .._runtime.config import deadline
 from .._runtime.copies import Unique
 from .._runtime.failures import advised, again, from_c
-from .._runtime.reports import OF_A_DEVICE, Patience, copying, numbers
+from .._runtime.reports import OF_A_DEVICE, Patience, copying, numbers, until_copied
 from ..errors import ClosedError, PeerLostError, RmaError, RmaTimeout, SyncError
 
 if TYPE_CHECKING:
@@ -369,9 +369,10 @@ class Request(Unique, cmethods.Request):
                     patience.look(what or "waitany", lambda: [one._rank() for one in requests])
                     late = look_at(requests)
                     if end is None:
-                        for error in (*late.values(), *map(Request._overdue, requests)):
-                            if error is not None:
-                                raise error
+                        errors = *late.values(), *map(Request._overdue, requests)
+                        error = next(filter(None, errors), None)
+                        if error is not None:
+                            raise error
                 if end is not None and now >= end:
                     ranks = numbers(sorted({one._rank() for one in requests}))
                     text = f"waitany: none of {len(requests)} requests, to {ranks}, is done"
@@ -491,13 +492,16 @@ class Request(Unique, cmethods.Request):
             request._end()
             result = request._result
             if request._state == _GOES_ON and type(result) is Landing:
-                with copying(result.number):
-                    while request._state == _GOES_ON:
-                        request._end(ns=_NS)
-                        late = request._overdue()
-                        if late is not None:
-                            raise late
+                until_copied(result.number, request._lands)
         return request
+
+    def _lands(self) -> bool:
+        """Go on with copying the result to a device; return whether that has ended it."""
+        self._end(ns=_NS)
+        late = self._overdue()
+        if late is not None:
+            raise late
+        return self._state != _GOES_ON
 
     def _goes_on(self) -> bool:
         """Return whether nothing has ended it; makes no progress, and never raises."""

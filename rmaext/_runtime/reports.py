@@ -18,7 +18,7 @@ from .._native._lib import lib
 from .log import log
 
 __all__ = [
-    *("OF_A_DEVICE", "copying", "windows"),
+    *("OF_A_DEVICE", "copying", "until_copied", "windows"),
     *("Patience", "Waiting", "described", "dtype_name", "numbers", "place", "site"),
     *("container", "container_call", "recorded_site", "tell", "waited"),
 ]
@@ -230,6 +230,17 @@ def copying(number: int) -> Iterator[None]:
         yield
     finally:
         waited()
+
+
+def until_copied(number: int, ended: Callable[[], bool]) -> None:
+    """Wait until a copy of a device has ended, and have the record say so meanwhile."""
+    with copying(number):
+        _until(ended)  # a function: see tests/support/jumps.py
+
+
+def _until(ended: Callable[[], bool]) -> None:
+    while not ended():
+        pass
 
 
 def waited() -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from .. import Window
 from .._memory.devices import Landing, of_cuda
-from .._runtime.reports import copying
+from .._runtime.reports import until_copied
 from ..errors import RmaTimeout
 
 __all__ = [
@@ -116,11 +116,16 @@ def fill(
 def landed(landing: Landing, end: float | None = None) -> Any:
     """Return the array on a device, once it has a result; RmaTimeout at `end`. Blocking."""
     last = math.inf if end is None else end
-    with copying(landing.number):
-        while not landing.copy_there(int(max(0, min(_SLICE, last - time.monotonic())) * 1e9)):
-            if time.monotonic() >= last:
-                text = f"the result is not on cuda:{landing.number} yet: is a kernel still at work "
-                raise RmaTimeout(errno.ETIMEDOUT, text + "there? It goes on: wait for it again")
+
+    def there() -> bool:
+        if landing.copy_there(int(max(0, min(_SLICE, last - time.monotonic())) * 1e9)):
+            return True
+        if time.monotonic() >= last:
+            text = f"the result is not on cuda:{landing.number} yet: is a kernel still at work "
+            raise RmaTimeout(errno.ETIMEDOUT, text + "there? It goes on: wait for it again")
+        return False
+
+    until_copied(landing.number, there)
     return landing.given
 
 
