@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections.abc import Generator, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, overload
@@ -13,7 +14,6 @@ from mpi4py import MPI
 from numpy.typing import ArrayLike, NDArray
 
 from .. import Request, RmaError, RmaTimeout, Window
-from .._runtime.config import deadline
 from .._runtime.copies import Unique
 from .._runtime.reports import dtype_name
 from ..typing import ScalarT
@@ -153,8 +153,9 @@ class Prefetch(Unique):
         ...     store.prefetch([1, 0, 1]).result(timeout=10)
         [array([0, 1]), array([0, 1, 2]), array([0, 1])]
         """
-        end = deadline(timeout)
-        self._request.wait(timeout)
+        began = time.monotonic()
+        self._request.wait(timeout)  # which raises if it is no number of seconds
+        end = None if timeout is None else began + timeout
         return self._batch.result(self._layout, end)
 
     def __await__(self) -> Generator[Any, None, Any]:

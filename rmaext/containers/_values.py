@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import elements
-from .._memory.devices import of_cuda
+from ._device import of_cuda
 
 __all__ = ["taken"]
 
