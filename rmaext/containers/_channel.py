@@ -326,7 +326,7 @@ class Channel(Closing, Generic[ScalarT]):
         (0, array([(0.5, 7)], dtype=[('x', '<f8'), ('id', '<i8')]))
         """
         number = rank_of(self._comm, rank, "send")
-        array = taken(records, self._dtype, "send", limit=self._words._timeout)
+        array = taken(records, self._dtype, "send", limit=self._words.timeout)
         data: NDArray[Any] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         went = self._put(number, data, None)  # none does, too, if it is closed or done
         while went < data.size:
@@ -537,7 +537,7 @@ class Channel(Closing, Generic[ScalarT]):
                 return got[0] if got else None
             source, records = got[0]
             # what came in the last moment is copied all the same
-            limit = min(self._words._timeout, max(end - time.monotonic(), _LONGEST))
+            limit = min(self._words.timeout, max(end - time.monotonic(), _LONGEST))
             return source, copied(records, self._device, limit)
         except BaseException:
             self._inbox.extendleft(got)  # it is not handed out

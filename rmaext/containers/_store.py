@@ -324,7 +324,7 @@ class Store(Unique, Generic[ScalarT]):
             self._win.local,
             layout.dtype,
             lambda array: layout.cut(array, places),
-            self._win._timeout,
+            self._win.timeout,
         )
 
     @property
@@ -474,7 +474,7 @@ class Store(Unique, Generic[ScalarT]):
             shape = (len(places.ranks), *layout.shape)
         host, landing = out, None
         if (cuda := of_cuda(out)) is not None:
-            host = landing = cuda.landing(out, False, self._win._timeout)
+            host = landing = cuda.landing(out, False, self._win.timeout)
         if not isinstance(host, np.ndarray) or host.dtype != layout.dtype:
             what = dtype_name(host.dtype) if isinstance(host, np.ndarray) else type(out).__name__
             raise TypeError(
