@@ -26,7 +26,7 @@ from .._runtime.reports import copying, until_copied
 from ..errors import RmaError
 from .devices import DeviceArray, Landing
 
-__all__ = ["Passage", "device_array", "fetch", "fill", "filling", "landing", "put", "wait"]
+__all__ = ["Passage", "device_array", "fetch", "fill", "landing", "put", "wait"]
 
 _began: list[int] = []  # by how many forks the process had come to be that opened a device first
 ON_CUDA = 2  # DLPack's number of the kind of device
@@ -334,16 +334,10 @@ def landing(it: Any, keep: bool, limit: float | None = None) -> Landing:
     return Landing.of(it, number, host, limit)
 
 
-def filling(it: Any, values: NDArray[Any], limit: float | None = None) -> Passage:
-    """Begin to copy values to an array of the same shape and dtype, behind its stream's work."""
-    way = Passage(it, limit)
-    way.copy(True, values)
-    return way
-
-
 def fill(it: Any, values: NDArray[Any], limit: float | None = None) -> None:
-    """Copy them. Blocking."""
-    with filling(it, values, limit) as way:
+    """Copy values to an array of the same shape and dtype, behind its stream's work. Blocking."""
+    with Passage(it, limit) as way:
+        way.copy(True, values)
         way.finish()
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from .._native._lib import lib
 from .._runtime import config
 from .._runtime.locks import locked
 from .._runtime.reports import until_copied
@@ -25,7 +26,6 @@ __all__ = [
 ]
 
 _CUDA = "__cuda_array_interface__"
-_SLICE = int(100e6)  # ns after which signal handlers may run
 # of __dlpack_device__; None: the host can access it
 _DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
 
@@ -223,10 +223,21 @@ class Landing(np.ndarray):
         return True
 
 
-def landed(result: Any) -> Any:
-    """Return a result, or the array on a device that has it then. Blocking."""
+def landed(result: Any, end: float = math.inf) -> Any:
+    """Return a result, or the array on a device that has it then; RmaTimeout at `end`. Blocking."""
     if type(result) is not Landing:
         return result
     if not result.copy_there(0):
-        until_copied(result.number, partial(result.copy_there, _SLICE))
+        until_copied(result.number, partial(_is_there, result, end))
     return result.given
+
+
+def _is_there(result: Landing, end: float) -> bool:
+    """Go on with a copy until signal handlers may run, or the end."""
+    left = max(0, min(lib.RMAEXT_SLICE, (end - time.monotonic()) * 1e9))
+    if result.copy_there(int(left)):
+        return True
+    if time.monotonic() >= end:
+        text = f"the result is not on cuda:{result.number} yet: is a kernel still at work there? "
+        raise RmaTimeout(errno.ETIMEDOUT, text + "It goes on: wait for it again")
+    return False

@@ -279,9 +279,8 @@ class Window(
         if device is None or isinstance(device, str):
             how.pop("device", None)
         if isinstance(device, str):
-            make: Callable[[], Array] = lambda: _on_device(  # noqa: E731
-                shape, dtype, device, wish, self._timeout
-            )
+            what = shape, dtype, device, wish
+            make: Callable[[], Array] = functools.partial(_on_device, self, *what)
         else:
             self._wish = wish
             make = functools.partial(node.empty, shape, dtype, **wish._asdict())
@@ -615,11 +614,11 @@ class Window(
             raise from_code(code, f"window {self._name}")
 
 
-def _on_device(*wanted: Any) -> Array:
-    """Return new memory of a device; see device_memory.empty."""
+def _on_device(window: Window[Any], *what: Any) -> Array:
+    """Return new memory of a device, within the window's time limit; see device_memory.empty."""
     from .._memory import device_memory  # late: most programs have none
 
-    return device_memory.empty(*wanted)
+    return device_memory.empty(*what, window._timeout)  # type: ignore[call-arg]
 
 
 def _hidden_window(region: Region, number: int) -> Window[Any]:

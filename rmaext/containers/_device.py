@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import errno
 import math
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import Window
-from .._memory.devices import Landing, of_cuda
-from .._runtime.reports import until_copied
-from ..errors import RmaTimeout
+from .._memory.devices import Landing, landed, of_cuda
 
 __all__ = [
     "Landing",
@@ -32,9 +28,6 @@ __all__ = [
     "shaped",
     "split",
 ]
-
-
-_SLICE = 0.1  # seconds after which signal handlers may run
 
 
 def checked(device: str) -> None:
@@ -111,22 +104,6 @@ def fill(
         made = np.empty(memory.shape, np.uint8)
         write(made.view(dtype))
         cuda.fill(memory, made, limit)
-
-
-def landed(landing: Landing, end: float | None = None) -> Any:
-    """Return the array on a device, once it has a result; RmaTimeout at `end`. Blocking."""
-    last = math.inf if end is None else end
-
-    def there() -> bool:
-        if landing.copy_there(int(max(0, min(_SLICE, last - time.monotonic())) * 1e9)):
-            return True
-        if time.monotonic() >= last:
-            text = f"the result is not on cuda:{landing.number} yet: is a kernel still at work "
-            raise RmaTimeout(errno.ETIMEDOUT, text + "there? It goes on: wait for it again")
-        return False
-
-    until_copied(landing.number, there)
-    return landing.given
 
 
 def parts(

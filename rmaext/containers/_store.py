@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 from collections.abc import Generator, Sequence
@@ -41,7 +42,7 @@ class Batch(NamedTuple):
     out: Any
     landing: Landing | None = None  # of an `out` on a device, to which it is copied at the end
 
-    def result(self, layout: Layout, end: float | None = None) -> Any:
+    def result(self, layout: Layout, end: float = math.inf) -> Any:
         """Return what the caller asked for, once it is read; RmaTimeout at `end`."""
         values = self.values if self.landing is None else landed(self.landing, end)
         if self.out is not None and layout.shape is not None and not self.flat:
@@ -155,7 +156,7 @@ class Prefetch(Unique):
         """
         began = time.monotonic()
         self._request.wait(timeout)  # which raises if it is no number of seconds
-        end = None if timeout is None else began + timeout
+        end = math.inf if timeout is None else began + timeout
         return self._batch.result(self._layout, end)
 
     def __await__(self) -> Generator[Any, None, Any]:
