@@ -18,25 +18,28 @@ import sys
 import tempfile
 from pathlib import Path
 
-FEW, MANY, WORDS, ROW = 100, 600, 4096, 128
-CALLS = {  # method, statement, number of elements
-    "put, 8 B": ("put", "call(one, 0, 0)", 1),
-    "the same, rput and wait": ("rput", "call(one, 0, 0).wait()", 1),
-    "get, 8 B": ("get", "call(0, 0, out=out)", 1),
-    "the same, rget and wait": ("rget", "call(0, 0, out=out).wait()", 1),
-    "put a row, win[rank, key]": ("put", "win[0, 3] = row", 1),
-    "the same, rput and wait, key": ("rput", "call(row, 0, key=3).wait()", 1),
-    "get a row, win[rank, key]": ("get", "win[0, 3]", 1),
-    "the same, rget and wait, key": ("rget", "call(0, key=3).wait()", 1),
-    "put_notify, 8 B": ("put_notify", "call(one, 0, 0, 7)", 1),
-    "the same, rput_notify, wait": ("rput_notify", "call(one, 0, 0, 7).wait()", 1),
-    "put_notify a row by its key": ("put_notify", "call(row, 0, key=3, slot=7)", 1),
-    "the same, rput_notify, wait, key": ("rput_notify", "call(row, 0, key=3, slot=7).wait()", 1),
-    "put_notify, nothing": ("put_notify", "call([], 0, slot=7)", 1),
-    "fetch_add, 8 B": ("fetch_add", "call(1, 0, 0)", 1),
-    "flush": ("flush", "call(0)", 1),
-    "put_many, each element": ("put_many", "call(ranks, offsets, values)", WORDS),
-    "get_many, each element": ("get_many", "call(ranks, offsets, out=fetched)", WORDS),
+FEW, MANY, WORDS, ROW, RANGES = 100, 600, 4096, 128, 3000
+CALLS = {  # bound method, statement, number of elements
+    "put, 8 B": ("win.put", "call(one, 0, 0)", 1),
+    "the same, rput and wait": ("win.rput", "call(one, 0, 0).wait()", 1),
+    "get, 8 B": ("win.get", "call(0, 0, out=out)", 1),
+    "the same, rget and wait": ("win.rget", "call(0, 0, out=out).wait()", 1),
+    "put a row, win[rank, key]": ("win.put", "win[0, 3] = row", 1),
+    "the same, rput and wait, key": ("win.rput", "call(row, 0, key=3).wait()", 1),
+    "get a row, win[rank, key]": ("win.get", "win[0, 3]", 1),
+    "the same, rget and wait, key": ("win.rget", "call(0, key=3).wait()", 1),
+    "put_notify, 8 B": ("win.put_notify", "call(one, 0, 0, 7)", 1),
+    "the same, rput_notify and wait": ("win.rput_notify", "call(one, 0, 0, 7).wait()", 1),
+    "put_notify a row by its key": ("win.put_notify", "call(row, 0, key=3, slot=7)", 1),
+    "the same, by rput_notify": ("win.rput_notify", "call(row, 0, key=3, slot=7).wait()", 1),
+    "put_notify, nothing": ("win.put_notify", "call([], 0, slot=7)", 1),
+    "fetch_add, 8 B": ("win.fetch_add", "call(1, 0, 0)", 1),
+    "flush": ("win.flush", "call(0)", 1),
+    "put_many, each element": ("win.put_many", "call(ranks, offsets, values)", WORDS),
+    "get_many, each element": ("win.get_many", "call(ranks, offsets, out=fetched)", WORDS),
+    "the drop-in's Put, 8 B": ("dropin.Put", "call(double, 0, 0)", 1),
+    "Get of 3,000 ranges, each": ("dropin.Get", "call(some, 0, ranges)", RANGES),
+    "Put of 16 x 16, each row": ("dropin.Put", "call(square, 0, block)", 16),
 }
 LOOP = "def loop(n):\n    for _ in repeat(None, n):\n        {}\n"
 
@@ -49,12 +52,24 @@ def loops() -> None:
     from mpi4py import MPI
 
     import rmaext
+    from rmaext import compat
 
     draw = np.random.default_rng(1)
+    lengths = draw.integers(1, 19, RANGES)
+    ranges = MPI.DOUBLE.Create_indexed(lengths, np.arange(RANGES) * 30).Commit()
+    block = MPI.DOUBLE.Create_vector(16, 16, 64).Commit()
+    dropin = compat.Win.Allocate(8 * 30 * RANGES, 8, comm=MPI.COMM_SELF)
+    dropin.Lock_all()
     with rmaext.Window.allocate(MPI.COMM_SELF, (1024, ROW), np.int64) as win:
         names = {
             "repeat": repeat,
             "win": win,
+            "dropin": dropin,
+            "double": np.ones(1),
+            "square": np.ones((16, 16)),
+            "block": (0, 1, block),
+            "some": np.ones(lengths.sum()),
+            "ranges": (0, 1, ranges),
             "one": np.array([1]),
             "row": np.ones(ROW, np.int64),
             "out": np.zeros(1, np.int64),
@@ -64,14 +79,16 @@ def loops() -> None:
             "fetched": np.zeros(WORDS, np.int64),
         }
         texts = [(method, statement) for method, statement, _ in CALLS.values()]
-        for method, text in [*texts, ("put", "pass")]:
-            names["call"] = getattr(win, method)
+        for method, text in [*texts, ("win.put", "pass")]:
+            names["call"] = eval(method, names)
             exec(LOOP.format(text), names)
             names["loop"](FEW)  # to warm up
             for number in (FEW, MANY):
                 os.getppid()
                 names["loop"](number)
                 os.getppid()
+    dropin.Unlock_all()
+    dropin.Free()
 
 
 def main() -> int:

@@ -479,6 +479,14 @@ static struct row walk_row(const struct rmx_walk *w, uint64_t len)
 			    (uint64_t)(l->loop->count - w->done[0])};
 }
 
+/* Is it one piece of `len` bytes? What walk_row() says, without its division. */
+static bool row_is_one(const struct rmx_walk *w, uint64_t len)
+{
+	const struct rmx_layout *l = w->layout;
+
+	return w->left - len < len && (!l || l->runs > 1 || !l->loops);
+}
+
 /* Goes on behind so many of them. */
 static void walk_behind(struct rmx_walk *w, const struct row *row, uint64_t n,
 			uint64_t len)
@@ -532,13 +540,25 @@ static void sides_walk(const struct rmx_side *to, char *to_at,
 	for (uint64_t bytes = to->bytes, n; bytes;) {
 		const uint64_t len =
 			there.left < here.left ? there.left : here.left;
-		const struct row a = walk_row(&there, len),
-				 b = walk_row(&here, len);
 
-		n = a.count < b.count ? a.count : b.count;
-		row_copy(a, b, n, len);
-		walk_behind(&there, &a, n, len);
-		walk_behind(&here, &b, n, len);
+		n = 1;
+		if (row_is_one(&there, len) || row_is_one(&here, len)) {
+			if (len > sizeof(uint64_t))
+				rmx_move(there.at, here.at, len);
+			else
+				row_copy((struct row){.at = there.at},
+					 (struct row){.at = here.at}, 1, len);
+			rmx_walk_on(&there, len);
+			rmx_walk_on(&here, len);
+		} else {
+			const struct row a = walk_row(&there, len),
+					 b = walk_row(&here, len);
+
+			n = a.count < b.count ? a.count : b.count;
+			row_copy(a, b, n, len);
+			walk_behind(&there, &a, n, len);
+			walk_behind(&here, &b, n, len);
+		}
 		bytes -= n * len;
 	}
 }

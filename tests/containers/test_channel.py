@@ -362,6 +362,8 @@ def test_lost_while_somebody_looks(world):
             def lost():
                 world.Barrier()  # it sends
                 world.Barrier()
+                while not channel._rings[0].notify_counts()[1]:
+                    time.sleep(1e-3)  # it was on its way when `send` returned
                 return {1}
 
             channel._lost = lost
