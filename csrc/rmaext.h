@@ -1152,7 +1152,12 @@ int rmaext_stream_behind(rmaext_stream *stream, uint64_t handle);
 int rmaext_stream_copy(rmaext_stream *stream, int in, void *there, void *here,
 		       uint64_t len);
 int rmaext_stream_wait(rmaext_stream *stream, int64_t slice);
-/* Of undefined contents. free fails silently: all went with the context. */
+/*
+ * Of undefined contents. What is freed goes once all has ended that the device
+ * has to do, for which free waits a second at most: then one of these calls,
+ * rmaext_stream_take() or rmaext_import_try() frees it later. free has no
+ * errors: all went with the context.
+ */
 int rmaext_device_allocate(rmaext_device *device, uint64_t len,
 			   void **memory_p);
 void rmaext_device_free(rmaext_device *device, void *memory);

@@ -8,10 +8,11 @@
 
 #include <dlfcn.h>
 
-#define NON_BLOCKING 1u /* CU_STREAM_NON_BLOCKING: not behind stream 0 */
-#define PORTABLE 1u	/* CU_MEMHOSTALLOC_PORTABLE: of all contexts */
-#define PEER_ACCESS 1u	/* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS */
-#define NO_TIMING 2u	/* CU_EVENT_DISABLE_TIMING */
+#define NON_BLOCKING 1u	   /* CU_STREAM_NON_BLOCKING: not behind stream 0 */
+#define PORTABLE 1u	   /* CU_MEMHOSTALLOC_PORTABLE: of all contexts */
+#define LEGACY ((void *)1) /* CU_STREAM_LEGACY: blocking ones wait for it */
+#define PEER_ACCESS 1u	   /* CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS */
+#define NO_TIMING 2u	   /* CU_EVENT_DISABLE_TIMING */
 /* of enum CUpointer_attribute */
 enum { OF_DEVICE = 9, CAN_IPC = 10, OF_START = 11, OF_SIZE = 12 };
 enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2 }; /* of enum CUmemorytype */
@@ -69,6 +70,7 @@ static struct {
 	int (*cuDevicePrimaryCtxRetain)(void **, int);
 	int (*cuCtxPushCurrent_v2)(void *);
 	int (*cuCtxPopCurrent_v2)(void **);
+	int (*cuCtxRecordEvent)(void *, void *);
 	int (*cuStreamCreateWithPriority)(void **, unsigned int, int);
 	int (*cuStreamDestroy_v2)(void *);
 	int (*cuStreamQuery)(void *);
@@ -86,11 +88,13 @@ static struct {
 	int (*cuMemcpy2DAsync_v2)(const struct rows *, void *);
 } cuda = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
-#define SYMBOL(name) {#name, (void **)(void *)&cuda.name, NULL}
+#define SYMBOL(name) {#name, (void **)(void *)&cuda.name, NULL, false}
+#define NEWER(name) {#name, (void **)(void *)&cuda.name, NULL, true}
 static const struct {
 	const char *name;
 	void **at;
 	const char *newer; /* the same, and better, where the driver has it */
+	bool missing;	   /* in older drivers */
 } symbols[] = {
 	SYMBOL(cuInit),
 	SYMBOL(cuGetErrorName),
@@ -98,7 +102,8 @@ static const struct {
 	SYMBOL(cuDeviceGet),
 	SYMBOL(cuDeviceGetCount),
 	{"cuDeviceGetUuid", (void **)(void *)&cuda.cuDeviceGetUuid,
-	 "cuDeviceGetUuid_v2"}, /* which tells parts of a GPU (MIG) apart */
+	 "cuDeviceGetUuid_v2",
+	 false}, /* which tells parts of a GPU (MIG) apart */
 	SYMBOL(cuIpcGetMemHandle),
 	SYMBOL(cuIpcOpenMemHandle_v2),
 	SYMBOL(cuIpcCloseMemHandle),
@@ -106,6 +111,7 @@ static const struct {
 	SYMBOL(cuDevicePrimaryCtxRetain),
 	SYMBOL(cuCtxPushCurrent_v2),
 	SYMBOL(cuCtxPopCurrent_v2),
+	NEWER(cuCtxRecordEvent), /* since CUDA 12.5 */
 	SYMBOL(cuStreamCreateWithPriority),
 	SYMBOL(cuStreamDestroy_v2),
 	SYMBOL(cuStreamQuery),
@@ -176,7 +182,7 @@ static int library_open(const char *file, bool load)
 			*symbols[i].at = dlsym(handle, symbols[i].newer);
 		if (!*symbols[i].at)
 			*symbols[i].at = dlsym(handle, symbols[i].name);
-		if (*symbols[i].at)
+		if (*symbols[i].at || symbols[i].missing)
 			continue;
 		dlclose(handle);
 		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlsym",
@@ -231,6 +237,22 @@ static int cuda_find(const char *library, const void *address, uint64_t len,
 	return 0;
 }
 
+/* Whatever is current in the thread is so again after context_leave(). */
+static int context_enter(const struct rmx_device *device)
+{
+	const int result = cuda.cuCtxPushCurrent_v2(device->context);
+
+	return result ? cuda_fail(result, "cuCtxPushCurrent") : 0;
+}
+
+static int context_leave(int result, const char *call)
+{
+	void *own;
+
+	cuda.cuCtxPopCurrent_v2(&own);
+	return result ? cuda_fail(result, call) : 0;
+}
+
 static int cuda_open(const char *library, struct rmx_device *device)
 {
 	unsigned int flags;
@@ -252,23 +274,13 @@ static int cuda_open(const char *library, struct rmx_device *device)
 				"do",
 				device->number);
 	result = cuda.cuDevicePrimaryCtxRetain(&device->context, it);
-	return result ? cuda_fail(result, "cuDevicePrimaryCtxRetain") : 0;
-}
-
-/* Whatever is current in the thread is so again after context_leave(). */
-static int context_enter(const struct rmx_device *device)
-{
-	const int result = cuda.cuCtxPushCurrent_v2(device->context);
-
-	return result ? cuda_fail(result, "cuCtxPushCurrent") : 0;
-}
-
-static int context_leave(int result, const char *call)
-{
-	void *own;
-
-	cuda.cuCtxPopCurrent_v2(&own);
-	return result ? cuda_fail(result, call) : 0;
+	if (result)
+		return cuda_fail(result, "cuDevicePrimaryCtxRetain");
+	ret = context_enter(device);
+	return ret ? ret
+		   : context_leave(
+			     cuda.cuEventCreate(&device->settled, NO_TIMING),
+			     "cuEventCreate");
 }
 
 /* Memory of pools and of cuMemCreate has no handle. */
@@ -499,6 +511,25 @@ static int cuda_passed(const struct rmx_device *device, void *event)
 	return ask(device, cuda.cuEventQuery, event, "cuEventQuery");
 }
 
+/* An older driver's event is not behind non-blocking streams of others. */
+static int cuda_settle(struct rmx_device *device)
+{
+	int ret;
+
+	if (!cuda.cuCtxRecordEvent && rmx_streams_busy(device))
+		return RMAEXT_PENDING;
+	ret = context_enter(device);
+	if (ret)
+		return ret;
+	if (!cuda.cuCtxRecordEvent)
+		return context_leave(
+			cuda.cuEventRecord(device->settled, LEGACY),
+			"cuEventRecord");
+	return context_leave(
+		cuda.cuCtxRecordEvent(device->context, device->settled),
+		"cuCtxRecordEvent");
+}
+
 static int cuda_allocate(const struct rmx_device *device, uint64_t len,
 			 void **memory_p)
 {
@@ -539,6 +570,7 @@ const struct rmx_memory_kind rmx_cuda = {
 	.behind = cuda_behind,
 	.idle = cuda_idle,
 	.passed = cuda_passed,
+	.settle = cuda_settle,
 	.allocate = cuda_allocate,
 	.free = cuda_free,
 };

@@ -25,7 +25,9 @@ static int device_new(const char *library, int number,
 		return rmx_no_memory("a device");
 	device->kind = &rmx_cuda;
 	device->number = number;
+	device->owner = getpid();
 	pthread_mutex_init(&device->lock, NULL);
+	pthread_mutex_init(&device->looks, NULL);
 	ret = device->kind->open(library, device);
 	if (!ret)
 		ret = rmx_streams_prepare(device);
@@ -54,12 +56,8 @@ int rmaext_device_open(const char *library, int number,
 
 int rmaext_device_allocate(rmaext_device *device, uint64_t len, void **memory_p)
 {
+	rmx_device_look(device); /* there may be room then */
 	return device->kind->allocate(device, len, memory_p);
-}
-
-void rmaext_device_free(rmaext_device *device, void *memory)
-{
-	device->kind->free(device, memory);
 }
 
 int rmaext_device_export(rmaext_device *device, const void *address,

@@ -73,6 +73,12 @@ struct rmx_device {
 	struct rmaext_stream *late; /* given up; may become free */
 	atomic_uint late_count;	    /* of these */
 	unsigned int taken;
+	pid_t owner;	       /* whose; not its children's */
+	pthread_mutex_t looks; /* guards these; comes before `lock` */
+	void *settled; /* an event; how often it was recorded, and had come */
+	uint64_t asked, passed;
+	bool stays; /* it did not come in time when it was last waited for */
+	struct rmx_freed *freed; /* what is to be freed yet */
 };
 
 /*
@@ -85,7 +91,7 @@ struct rmx_memory_kind {
 	/* Which device has these bytes? Opens the library of that file name. */
 	int (*find)(const char *library, const void *address, uint64_t len,
 		    int *number_p);
-	/* Fills in context, if the application has made one there. */
+	/* Fills in context, if the application has made one there; settled. */
 	int (*open)(const char *library, struct rmx_device *device);
 	/* Fills in `it`, and of each half `at` and `event`. */
 	int (*stream)(struct rmaext_stream *stream);
@@ -117,7 +123,16 @@ struct rmx_memory_kind {
 	/* Has a stream nothing left to do; has an event come? */
 	int (*idle)(const struct rmx_device *device, void *it);
 	int (*passed)(const struct rmx_device *device, void *event);
-	/* Of undefined contents. free fails silently, as in a forked child. */
+	/*
+	 * Records `settled` behind what the device has to do, of everybody in
+	 * this process. RMAEXT_PENDING: not now, as it would not be behind
+	 * streams of ours that have work.
+	 */
+	int (*settle)(struct rmx_device *device);
+	/*
+	 * Of undefined contents. free and close may wait for all that the
+	 * device has to do: see rmx_device_settled().
+	 */
 	int (*allocate)(const struct rmx_device *device, uint64_t len,
 			void **memory_p);
 	void (*free)(const struct rmx_device *device, void *memory);
@@ -132,7 +147,8 @@ struct rmx_import {
 	struct rmaext_export from; /* but for `at` */
 	char *base;
 	unsigned int users;
-	pid_t owner; /* not its children */
+	uint64_t since; /* when nobody had a use any more */
+	pid_t owner;	/* not its children */
 	struct rmx_import *next;
 };
 
@@ -143,11 +159,25 @@ struct rmx_import {
  */
 int rmx_import_open(const char *library, const void *export, uint64_t size,
 		    struct rmx_import **import_p, char **map_p);
-/* Only what was given up is under way yet. NULL does nothing. */
+/*
+ * Only what was given up is under way yet; a mapping is closed once that and
+ * all else has ended that the device had to do. NULL does nothing.
+ */
 void rmx_import_close(struct rmx_import *import);
 
 /* cuda.c */
 extern const struct rmx_memory_kind rmx_cuda;
+
+/*
+ * freed.c. Has all ended that the device was given before `since`, a number
+ * that rmx_device_asked() returned then? It waits a second for that, and then
+ * no more until it has: what waits for the device, as CUDA's free does, would
+ * wait for a kernel that hangs. The caller does not have the device's locks.
+ */
+bool rmx_device_settled(struct rmx_device *device, uint64_t since);
+uint64_t rmx_device_asked(struct rmx_device *device);
+/* Frees what may be by now. */
+void rmx_device_look(struct rmx_device *device);
 
 /*
  * Makes the streams of a new device, before there is work of ours there: memory

@@ -49,7 +49,8 @@ static void imports_close(void)
 
 	while ((it = *at)) {
 		if (it->users || it->owner != getpid() ||
-		    rmx_streams_busy(it->device)) {
+		    rmx_streams_busy(it->device) ||
+		    !rmx_device_settled(it->device, it->since)) {
 			at = &it->next;
 			continue;
 		}
@@ -99,7 +100,8 @@ void rmx_import_close(struct rmx_import *it)
 	if (!it || it->owner != getpid())
 		return;
 	pthread_mutex_lock(&lock);
-	it->users--;
+	if (!--it->users)
+		it->since = rmx_device_asked(it->device);
 	imports_close();
 	pthread_mutex_unlock(&lock);
 }

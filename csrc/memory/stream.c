@@ -396,8 +396,10 @@ int rmaext_stream_take(rmaext_device *device, int64_t timeout,
 		       rmaext_stream **stream_p, uint64_t *handle_p)
 {
 	struct rmaext_error record;
-	struct rmaext_stream *s = rmx_stream_take(device, timeout, true);
+	struct rmaext_stream *s;
 
+	rmx_device_look(device);
+	s = rmx_stream_take(device, timeout, true);
 	if (!s) {
 		rmaext_error_last(&record);
 		return record.code;

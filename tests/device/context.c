@@ -199,7 +199,7 @@ CUresult cuInit(unsigned flags)
 CUresult cuDriverGetVersion(int *version)
 {
 	ENTER(NOTHING);
-	*version = 12040;
+	*version = 12080;
 	return device_leave(SUCCESS);
 }
 

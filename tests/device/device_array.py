@@ -8,7 +8,6 @@ functions of CUDA's driver, so that it works on a GPU as well.
 from __future__ import annotations
 
 import ctypes
-import gc
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -22,17 +21,6 @@ SIMULATED = hasattr(cuda, "device_fail")  # by the tests' libcuda
 if SIMULATED:
     cuda.device_view.restype = ctypes.c_void_p
     cuda.device_fail.restype = cuda.device_hang.restype = None
-    _hang = cuda.device_hang
-
-    def _device_hang(how: int) -> None:
-        """Let copies hang, and collect no garbage meanwhile: cuMemFree waits for what is queued."""
-        if how:
-            gc.disable()
-        _hang(how)
-        if not how:
-            gc.enable()
-
-    cuda.device_hang = _device_hang
 
 HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 ON_CUDA = 2  # kDLCUDA

@@ -32,6 +32,7 @@ struct event {
 	struct event *next;
 	struct context *context;
 	uint64_t recorded, done; /* tickets */
+	bool whole;		 /* of the context; `done` has no meaning */
 	unsigned pending;	 /* tasks that name it */
 	bool closed;
 };
@@ -58,6 +59,17 @@ void device_hang(int hang)
 	device_leave(SUCCESS); /* which wakes them */
 }
 
+static bool has_come(const struct event *event, uint64_t recorded)
+{
+	if (!event->whole)
+		return event->done >= recorded;
+	for (struct stream *at = streams; at; at = at->next)
+		if (at->context == event->context && at->head &&
+		    at->head->ticket <= recorded)
+			return false;
+	return true;
+}
+
 /* The legacy stream waits for all blocking ones, and they for it. */
 static bool may_run(const struct stream *stream)
 {
@@ -65,7 +77,7 @@ static bool may_run(const struct stream *stream)
 	bool legacy = stream == stream->context->legacy;
 
 	if (stuck == ALL || task->stuck ||
-	    (task->wait && task->wait->done < task->until))
+	    (task->wait && !has_come(task->wait, task->until)))
 		return false;
 	for (struct stream *at = streams; at; at = at->next)
 		if (stream->blocking && at->blocking &&
@@ -256,6 +268,7 @@ static CUresult queue(struct stream *stream, struct task what, bool wait)
 	if (task->record) {
 		task->record->pending++;
 		task->record->recorded = task->ticket;
+		task->record->whole = false;
 	}
 	if (task->wait)
 		task->wait->pending++;
@@ -380,13 +393,25 @@ CUresult cuEventRecord(CUevent handle, CUstream on)
 		queue(stream, (struct task){.record = event}, false));
 }
 
+CUresult cuCtxRecordEvent(CUcontext context, CUevent handle)
+{
+	struct event *event;
+
+	ENTER_WITH(event, event_of(handle));
+	if (context != event->context)
+		return device_leave(INVALID_HANDLE);
+	event->recorded = tickets;
+	event->whole = true;
+	return device_leave(SUCCESS);
+}
+
 CUresult cuEventQuery(CUevent handle)
 {
 	struct event *event;
 
 	ENTER_WITH(event, event_of(handle));
-	return device_leave(event->done < event->recorded ? NOT_READY
-							  : SUCCESS);
+	return device_leave(has_come(event, event->recorded) ? SUCCESS
+							     : NOT_READY);
 }
 
 CUresult cuEventSynchronize(CUevent handle)
@@ -397,7 +422,7 @@ CUresult cuEventSynchronize(CUevent handle)
 	ENTER_WITH(event, event_of(handle));
 	until = event->recorded;
 	event->pending++; /* it stays while it is looked at */
-	while (event->done < until)
+	while (!has_come(event, until))
 		device_wait();
 	event->pending--;
 	event_let_go(event);

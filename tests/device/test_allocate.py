@@ -175,4 +175,5 @@ def test_no_context(comm, run_python):
         with rmaext.Window.allocate(MPI.COMM_SELF, 3, device="cuda:0") as win:
             assert win.get(0).tolist() == [0, 0, 0]
     """
-    run_python(program)
+    done = run_python(program)
+    assert not done.returncode, done.stderr

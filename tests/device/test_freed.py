@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: BSD-3-Clause
+"""What CUDA frees and unmaps only once the device has nothing to do: nobody here waits for that."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import weakref
+from pathlib import Path
+
+import launch
+import numpy as np
+import pytest
+from mpi4py import MPI
+
+import rmaext
+
+pytestmark = pytest.mark.mpi
+
+
+@pytest.fixture
+def kernel(cuda):
+    """A kernel of the program's own that goes on until the event is set; what it is to fill."""
+    may_end, ended = threading.Event(), []
+    array = cuda.Array.from_numpy(np.zeros(4), cuda.Stream())
+    array.stream.synchronize()
+    array.launch(lambda _: ended.append(may_end.wait(20)))
+
+    def end():
+        may_end.set()
+        array.stream.synchronize()
+
+    yield ended, end
+    end()
+    array.stream.close()
+
+
+def test_garbage_amid_a_kernel(cuda, comm, kernel):
+    """The collector goes on, and the memory is freed later."""
+    ended, end = kernel
+    win = rmaext.Window.allocate(comm, 1 << 20, "u1", device="cuda:0")
+    ring = [win.local]
+    ring.append(ring)
+    gone = weakref.ref(win.local)
+    win.close()
+    if cuda.SIMULATED:
+        freed = cuda.cuda.device_calls(b"cuMemFree")
+    del ring, win
+    gc.collect()
+    assert gone() is None
+    assert not ended
+    end()
+    if cuda.SIMULATED:
+        assert cuda.cuda.device_calls(b"cuMemFree") == freed
+        rmaext.Window.allocate(comm, 1, device="cuda:0").close()
+        assert cuda.cuda.device_calls(b"cuMemFree") == freed + 2  # and its own
+
+
+def test_a_close_amid_a_kernel(cuda, comm, kernel):
+    """What others have mapped is let go of later."""
+    ended, end = kernel
+    memory = cuda.Array.from_numpy(np.zeros(10))
+    comm.Barrier()
+    before = cuda.cuda.device_opened() if cuda.SIMULATED else 0
+    win = rmaext.Window(comm, memory)
+    others = cuda.cuda.device_opened() - before if cuda.SIMULATED else 0
+    win.close()
+    assert not ended
+    comm.Barrier()
+    if cuda.SIMULATED:
+        assert cuda.cuda.device_opened() - before == others
+    end()
+    if cuda.SIMULATED:
+        rmaext.Window(comm, memory).close()  # it takes along what nobody uses any more
+        assert comm.allreduce(cuda.cuda.device_opened() == before, MPI.LAND)
+
+
+ENV = {"PYTHONPATH": launch.PYTHONPATH}
+
+
+def ends(done):
+    assert done.stdout == "end\n", done.stderr
+    assert not done.returncode, done.stderr
+
+
+EXIT = """
+    import atexit
+    import numpy as np
+    from mpi4py import MPI
+    import rmaext
+    from device import device_array as cuda
+    cuda.begin()
+    win = rmaext.Window.allocate(MPI.COMM_SELF, 100, device="cuda:0")
+    kept = [win.local]
+    win.close()
+    atexit.register(kept.clear)
+    array = cuda.Array.from_numpy(np.zeros(4), cuda.Stream())
+    array.stream.synchronize()
+    cuda.cuda.device_hang(1)
+    array.launch(lambda _: None)
+    print("end", flush=True)
+"""
+
+
+def test_the_end_of_a_process_while_the_device_hangs(cuda, comm, run_python):
+    if not cuda.SIMULATED or comm.size > 1:
+        pytest.skip("no GPU hangs when it is told to")
+    ends(run_python(EXIT, env=ENV))
+
+
+OLDER = """
+    import threading
+    import numpy as np
+    from mpi4py import MPI
+    import rmaext
+    from device import device_array as cuda
+    assert not hasattr(cuda.cuda, "cuCtxRecordEvent")
+    cuda.begin()
+    for blocking in True, False:
+        kept = rmaext.Window.allocate(MPI.COMM_SELF, 100, "u1", device="cuda:0", timeout=0.5)
+        local, ended, may_end = kept.local, [], threading.Event()
+        if blocking:
+            stream = cuda.Stream(blocking=True)
+            array = cuda.Array.from_numpy(np.zeros(4), stream)
+            array.launch(lambda _: ended.append(may_end.wait(20)))
+        else:  # a copy of rmaext's own
+            cuda.cuda.device_hang(2)
+            try:
+                kept.get(0, 0, 10)
+                raise AssertionError("it has come")
+            except rmaext.RmaError:
+                pass
+        kept.close()
+        freed = cuda.cuda.device_calls(b"cuMemFree")
+        del local, kept
+        assert not ended and cuda.cuda.device_calls(b"cuMemFree") == freed
+        may_end.set()
+        cuda.cuda.device_hang(0)
+        stream.synchronize()
+        while cuda.cuda.device_calls(b"cuMemFree") == freed:
+            rmaext.Window.allocate(MPI.COMM_SELF, 1, device="cuda:0").close()
+    print("end")
+"""
+
+
+def test_a_driver_before_cuda_12_5(cuda, comm, run_python, tmp_path):
+    """It tells of blocking streams, and rmaext knows its own."""
+    if not cuda.SIMULATED or comm.size > 1:
+        pytest.skip("there is one driver")
+    content = Path(os.environ["RMAEXT_CUDA"]).read_bytes()
+    assert b"cuCtxRecordEvent\0" in content
+    older = tmp_path / "libcuda.so.1"
+    older.write_bytes(content.replace(b"cuCtxRecordEvent\0", b"cuCtxRecordEvenx\0"))
+    ends(run_python(OLDER, env={**ENV, "RMAEXT_CUDA": str(older)}))
