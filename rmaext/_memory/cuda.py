@@ -2,7 +2,7 @@
 """Arrays in CUDA's memory: what their protocols say of them, and copies from and to them.
 
 Imported when the first such array appears. The library of CUDA's driver is opened by C then
-(csrc/memory/cuda.c), and no context is ever made.
+(csrc/memory/cuda_library.c), and no context is ever made.
 """
 
 from __future__ import annotations
