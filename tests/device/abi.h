@@ -38,6 +38,26 @@ typedef struct {
 	size_t WidthInBytes, Height;
 } CUDA_MEMCPY2D;
 
+typedef struct {
+	int type, id;
+} CUmemLocation;
+
+typedef struct {
+	int type, requestedHandleTypes;
+	CUmemLocation location;
+	void *win32HandleMetaData;
+	struct {
+		unsigned char compressionType, gpuDirectRDMACapable;
+		unsigned short usage;
+		unsigned char reserved[4];
+	} allocFlags;
+} CUmemAllocationProp;
+
+typedef struct {
+	CUmemLocation location;
+	int flags;
+} CUmemAccessDesc;
+
 enum { /* CUresult */
        SUCCESS = 0,
        INVALID_VALUE = 1,
@@ -48,6 +68,7 @@ enum { /* CUresult */
        INVALID_CONTEXT = 201,
        NOT_MAPPED = 205,
        ECC_UNCORRECTABLE = 214,
+       OPERATING_SYSTEM = 304,
        INVALID_HANDLE = 400,
        NOT_READY = 600,
        ILLEGAL_ADDRESS = 700,
@@ -70,11 +91,15 @@ enum { /* CUpointer_attribute */
        POINTER_RANGE_START = 11,
        POINTER_RANGE_SIZE = 12,
        POINTER_MAPPED = 13,
+       POINTER_ALLOWED_HANDLE_TYPES = 14,
+       POINTER_POOL = 17,
 };
 
 enum { MEMORY_HOST = 1, MEMORY_DEVICE = 2 };
 enum { STREAM_NON_BLOCKING = 1 };
 enum { STREAM_LEGACY = 1, STREAM_PER_THREAD = 2 };
 enum { IPC_LAZY_PEER_ACCESS = 1 };
+enum { ALLOCATION_PINNED = 1, LOCATION_DEVICE = 1, HANDLE_FD = 1 };
+enum { ACCESS_NONE = 0, ACCESS_READWRITE = 3 };
 
 #endif

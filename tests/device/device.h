@@ -34,7 +34,17 @@ struct context {
 	struct stream *legacy;
 };
 
-enum kind { PAGEABLE, PINNED, REGISTERED, DEVICE, IMPORTED, MANAGED };
+/* From DEVICE on it is a device's. */
+enum kind {
+	PAGEABLE,
+	PINNED,
+	REGISTERED,
+	DEVICE,
+	IMPORTED,
+	MAPPED, /* of a block, see blocks.c */
+	POOLED,
+	MANAGED, /* the host's, too */
+};
 
 struct allocation {
 	struct allocation *next;
@@ -46,6 +56,8 @@ struct allocation {
 	uint64_t id;
 	unsigned opened; /* IMPORTED: times */
 	CUipcMemHandle handle;
+	struct block *block; /* of MAPPED */
+	bool access, exports;
 	struct context *context;
 };
 
@@ -87,5 +99,12 @@ void device_wait(void);
 /* The allocation that has an address; NULL: pageable memory, or nothing. */
 struct allocation *device_find(CUdeviceptr address);
 void device_memory_free(struct context *context);
+/* New in the list; of the current context. Out of the list. */
+struct allocation *device_allocation(enum kind kind, size_t len);
+void device_forget(struct allocation *old);
+/* Unmapped, and freed, once it is out of the list. */
+void device_end(struct allocation *old);
+/* What was reserved where a block is mapped. */
+void device_reserved(CUdeviceptr address, CUdeviceptr *base, size_t *len);
 
 #endif

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -174,7 +175,10 @@ class Array:
         self.stream = stream or Stream(1)
         self.device = get(ctypes.c_int, "cuCtxGetDevice")
         self.context = ctypes.c_void_p(get(ctypes.c_void_p, "cuCtxGetCurrent"))
-        self.address: int = get(ctypes.c_uint64, "cuMemAlloc_v2", max(self.nbytes, 1))
+        self.address = self._allocated(max(self.nbytes, 1))
+
+    def _allocated(self, nbytes: int) -> int:
+        return int(get(ctypes.c_uint64, "cuMemAlloc_v2", nbytes))
 
     @classmethod
     def from_numpy(cls, values: Any, stream: Stream | None = None) -> Array:
@@ -234,3 +238,49 @@ class Array:
         new = ctypes.pythonapi.PyCapsule_New
         new.restype = ctypes.py_object
         return new(ctypes.c_void_p(ctypes.addressof(managed)), b"dltensor", _capsule_end)
+
+
+class Pooled(Array):
+    """An array of cudaMallocAsync's pool."""
+
+    def _allocated(self, nbytes: int) -> int:
+        address = get(ctypes.c_uint64, "cuMemAllocAsync", nbytes, self.stream.handle)
+        call("cuStreamSynchronize", self.stream.handle)
+        return int(address)
+
+    def free(self) -> None:
+        call("cuMemFreeAsync", self.address, self.stream.handle)
+
+
+class Expandable(Array):
+    """An array over blocks of cuMemCreate, one after another, as torch's expandable segments are.
+
+    Its first 64 bytes are in the first block, the others in the following ones.
+    """
+
+    handles = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+
+    def _allocated(self, nbytes: int) -> int:
+        kind = struct.pack("iiiiQQ", 1, self.handles, 1, self.device, 0, 0)  # CUmemAllocationProp
+        size = get(ctypes.c_size_t, "cuMemGetAllocationGranularity", kind, 0)
+        self.block, self.count = size, 1 - (64 - nbytes) // size
+        # more is reserved than is ever mapped
+        self.base = get(ctypes.c_uint64, "cuMemAddressReserve", (self.count + 1) * size, 0, 0, 0)
+        for at in range(self.base, self.base + self.count * size, size):
+            handle = get(ctypes.c_uint64, "cuMemCreate", size, kind, 0)
+            call("cuMemMap", at, size, 0, handle, 0)
+            call("cuMemRelease", handle)
+        access = struct.pack("iii", 1, self.device, 3)  # CUmemAccessDesc
+        call("cuMemSetAccess", self.base, self.count * size, access, 1)
+        return int(self.base + size - 64)
+
+    def free(self) -> None:
+        for number in range(self.count):
+            call("cuMemUnmap", self.base + number * self.block, self.block)
+        call("cuMemAddressFree", self.base, (self.count + 1) * self.block)
+
+
+class Unexported(Expandable):
+    """The same, of blocks that were made without descriptors."""
+
+    handles = 0

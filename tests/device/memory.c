@@ -22,7 +22,7 @@ struct allocation *device_find(CUdeviceptr address)
 	return at;
 }
 
-static struct allocation *allocation_add(enum kind kind, size_t len)
+struct allocation *device_allocation(enum kind kind, size_t len)
 {
 	struct allocation *new = calloc(1, sizeof(*new));
 
@@ -37,7 +37,7 @@ static struct allocation *allocation_add(enum kind kind, size_t len)
 	return allocations = new;
 }
 
-static void allocation_forget(struct allocation *old)
+void device_forget(struct allocation *old)
 {
 	struct allocation **at = &allocations;
 
@@ -47,16 +47,16 @@ static void allocation_forget(struct allocation *old)
 }
 
 /* What is no longer in the list is unmapped. */
-static void allocation_end(struct allocation *old)
+void device_end(struct allocation *old)
 {
-	if (old->view && old->kind != REGISTERED)
+	if (old->view && old->kind != REGISTERED && old->kind != MAPPED)
 		munmap(old->view, old->len);
 	/* an address is not given again: who uses freed memory is to be told */
-	if (old->kind == DEVICE || old->kind == IMPORTED)
+	if (old->kind == DEVICE || old->kind == IMPORTED || old->kind == POOLED)
 		mmap((void *)(uintptr_t)old->base, old->len, PROT_NONE,
 		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED,
 		     -1, 0);
-	if (old->kind == DEVICE || old->kind == MANAGED)
+	if (old->kind == DEVICE || old->kind >= POOLED)
 		old->context->used -= old->len;
 	if (old->fd >= 0)
 		close(old->fd);
@@ -71,8 +71,8 @@ void device_memory_free(struct context *context)
 		next = at->next;
 		if (at->context != context)
 			continue;
-		allocation_forget(at);
-		allocation_end(at);
+		device_forget(at);
+		device_end(at);
 	}
 }
 
@@ -84,9 +84,10 @@ static CUresult allocation_free(CUdeviceptr base, unsigned kinds,
 
 	if (!old || old->base != base || !(kinds >> old->kind & 1))
 		return otherwise;
-	allocation_forget(old);
-	device_drain();
-	allocation_end(old);
+	device_forget(old);
+	if (old->kind != POOLED)
+		device_drain();
+	device_end(old);
 	return SUCCESS;
 }
 
@@ -106,7 +107,7 @@ static struct allocation *allocation_map(enum kind kind, size_t len, int fd)
 	struct allocation *new = NULL;
 
 	if (view && base)
-		new = allocation_add(kind, len);
+		new = device_allocation(kind, len);
 	if (!new) {
 		if (view)
 			munmap(view, len);
@@ -126,45 +127,58 @@ static bool has_room(size_t len)
 	return len <= device_limit() - device_current()->used;
 }
 
-CUresult cuMemAlloc_v2(CUdeviceptr *base, size_t len)
+static CUresult device_memory(enum kind kind, size_t len, CUdeviceptr *base)
 {
 	struct allocation *new;
 	int fd;
 
-	ENTER(CONTEXT);
 	if (!base || !len)
-		return device_leave(INVALID_VALUE);
+		return INVALID_VALUE;
 	if (!has_room(len))
-		return device_leave(OUT_OF_MEMORY);
+		return OUT_OF_MEMORY;
 	fd = memfd_create("device", MFD_CLOEXEC);
 	if (fd < 0)
-		return device_leave(OUT_OF_MEMORY);
+		return OUT_OF_MEMORY;
 	if (ftruncate(fd, (off_t)len)) {
 		close(fd);
-		return device_leave(OUT_OF_MEMORY);
+		return OUT_OF_MEMORY;
 	}
-	new = allocation_map(DEVICE, len, fd);
+	new = allocation_map(kind, len, fd);
 	if (!new)
-		return device_leave(OUT_OF_MEMORY);
+		return OUT_OF_MEMORY;
 	new->context->used += len;
 	/* Nobody may count on zeros: the documents say "not cleared". */
 	memset(new->view, 0xa5, len < 4096 ? len : 4096);
 	*base = new->base;
-	return device_leave(SUCCESS);
+	return SUCCESS;
+}
+
+CUresult cuMemAlloc_v2(CUdeviceptr *base, size_t len)
+{
+	ENTER(CONTEXT);
+	return device_leave(device_memory(DEVICE, len, base));
 }
 
 CUresult cuMemFree_v2(CUdeviceptr base)
 {
 	ENTER(CONTEXT);
-	return device_leave(allocation_free(base, 1 << DEVICE | 1 << MANAGED,
-					    INVALID_VALUE));
+	return device_leave(allocation_free(
+		base, 1 << DEVICE | 1 << MANAGED | 1 << POOLED, INVALID_VALUE));
+}
+
+/* It is there at once, which the documents do not promise. */
+CUresult cuMemAllocAsync(CUdeviceptr *base, size_t len, CUstream stream)
+{
+	ENTER(CONTEXT);
+	(void)stream;
+	return device_leave(device_memory(POOLED, len, base));
 }
 
 /* Touched by the CPU, too: its view is its address. */
 static CUresult host_memory(enum kind kind, size_t len, uintptr_t *at)
 {
 	void *view = map(-1, len, PROT_READ | PROT_WRITE);
-	struct allocation *new = view ? allocation_add(kind, len) : NULL;
+	struct allocation *new = view ? device_allocation(kind, len) : NULL;
 
 	if (!new) {
 		if (view)
@@ -228,7 +242,7 @@ CUresult cuMemHostRegister_v2(void *base, size_t len, unsigned flags)
 			return device_leave(at->kind == REGISTERED
 						    ? ALREADY_REGISTERED
 						    : INVALID_VALUE);
-	new = allocation_add(REGISTERED, len);
+	new = device_allocation(REGISTERED, len);
 	if (!new)
 		return device_leave(OUT_OF_MEMORY);
 	new->view = base;
@@ -278,8 +292,13 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr *base, size_t *len,
 static CUresult attribute_get(const struct allocation *of, CUdeviceptr address,
 			      int attribute, void *data)
 {
-	bool cpu = of && of->kind != DEVICE && of->kind != IMPORTED;
+	bool cpu = of && (of->kind < DEVICE || of->kind == MANAGED);
 	bool device = of && of->kind >= DEVICE;
+	CUdeviceptr start = of ? of->base : 0;
+	size_t len = of ? of->len : 0;
+
+	if (of && of->kind == MAPPED)
+		device_reserved(address, &start, &len);
 
 	switch (attribute) {
 	case POINTER_CONTEXT:
@@ -309,13 +328,19 @@ static CUresult attribute_get(const struct allocation *of, CUdeviceptr address,
 		*(bool *)data = of && of->kind == DEVICE;
 		return SUCCESS;
 	case POINTER_RANGE_START:
-		*(CUdeviceptr *)data = of ? of->base : 0;
+		*(CUdeviceptr *)data = start;
 		return SUCCESS;
 	case POINTER_RANGE_SIZE:
-		*(size_t *)data = of ? of->len : 0;
+		*(size_t *)data = len;
 		return SUCCESS;
 	case POINTER_MAPPED:
 		*(bool *)data = of != NULL;
+		return SUCCESS;
+	case POINTER_ALLOWED_HANDLE_TYPES:
+		*(uint64_t *)data = of && of->exports ? HANDLE_FD : 0;
+		return SUCCESS;
+	case POINTER_POOL:
+		*(void **)data = of && of->kind == POOLED ? of->context : NULL;
 		return SUCCESS;
 	default:
 		return INVALID_VALUE;

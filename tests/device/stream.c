@@ -17,7 +17,8 @@ struct task {
 	void (*call)(void *);
 	void *arg;
 	struct event *record, *wait;
-	uint64_t until; /* of `wait`: the record that is waited for */
+	uint64_t until;		 /* of `wait`: the record that is waited for */
+	struct allocation *gone; /* freed then */
 	bool *done;
 };
 
@@ -119,6 +120,8 @@ static void task_end(struct stream *stream)
 		task->wait->pending--;
 		event_let_go(task->wait);
 	}
+	if (task->gone)
+		device_end(task->gone);
 	free(task->staged);
 	free(task);
 }
@@ -318,6 +321,19 @@ CUresult cuStreamSynchronize(CUstream handle)
 	return device_leave(queue(stream, (struct task){0}, true));
 }
 
+CUresult cuMemFreeAsync(CUdeviceptr base, CUstream handle)
+{
+	struct allocation *old;
+	struct stream *stream;
+
+	ENTER_WITH(stream, stream_of(handle));
+	old = device_find(base);
+	if (!old || old->base != base || old->kind != POOLED)
+		return device_leave(INVALID_VALUE);
+	device_forget(old);
+	return device_leave(queue(stream, (struct task){.gone = old}, false));
+}
+
 CUresult cuStreamQuery(CUstream handle)
 {
 	struct stream *stream;
@@ -447,6 +463,19 @@ CUresult cuStreamWaitEvent(CUstream handle, CUevent wait, unsigned flags)
 
 enum end { HOST_END, DEVICE_END, ANY_END };
 
+/* How many bytes from an address on a copy may use. */
+static size_t room_of(const struct allocation *of, CUdeviceptr address)
+{
+	CUdeviceptr end = of->base + of->len;
+
+	if (of->kind != MAPPED)
+		return end - address;
+	for (end = address; of && of->kind == MAPPED && of->access;
+	     of = device_find(end))
+		end = of->base + of->len;
+	return end - address;
+}
+
 /* What lies at an end; false: not that, or not so many bytes. */
 static bool place_of(CUdeviceptr address, size_t len, enum end end, char **at,
 		     enum kind *kind)
@@ -455,10 +484,10 @@ static bool place_of(CUdeviceptr address, size_t len, enum end end, char **at,
 
 	*kind = of ? of->kind : PAGEABLE;
 	*at = of ? of->view + (address - of->base) : (char *)(uintptr_t)address;
-	if (of && len > of->len - (address - of->base))
+	if (of && len > room_of(of, address))
 		return false;
 	return end == DEVICE_END ? of != NULL
-	       : end == HOST_END ? *kind != DEVICE && *kind != IMPORTED
+	       : end == HOST_END ? *kind < DEVICE || *kind == MANAGED
 				 : true;
 }
 

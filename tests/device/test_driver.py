@@ -220,6 +220,75 @@ PROGRAMS = {
         assert not d._lent
         assert a.__cuda_array_interface__["stream"] == stream.handle
     """,
+    "an event of the context comes behind all of its streams": """
+        d.begin()
+        gate, context = threading.Event(), ctypes.c_void_p(get(ctypes.c_void_p, "cuCtxGetCurrent"))
+        free, blocking = Stream(), Stream(blocking=True)
+        a = Array.from_numpy(np.zeros(8), free)
+        free.synchronize()
+        event = get(ctypes.c_void_p, "cuEventCreate", 2)
+        call("cuCtxRecordEvent", context, event)
+        call("cuEventSynchronize", event)
+        a.launch(lambda view: gate.wait(20) or os._exit(3))
+        call("cuCtxRecordEvent", context, event)
+        blocking.launch(lambda: None)
+        assert cuda.cuEventQuery(ctypes.c_void_p(event)) == 600
+        gate.set()
+        call("cuEventSynchronize", event)
+        fails(400, "cuCtxRecordEvent", context, 12345)
+    """,
+    "blocks are mapped, and copied once they have access": """
+        d.begin()
+        a = d.Expandable.from_numpy(np.arange(600_000))
+        assert a.count == 4 and (a.to_numpy() == np.arange(600_000)).all()
+        where = a.address
+        assert get(ctypes.c_uint64, "cuPointerGetAttribute", 11, where) == a.base
+        assert get(ctypes.c_uint64, "cuPointerGetAttribute", 12, where) == 5 * a.block
+        start, size = ctypes.c_uint64(), ctypes.c_size_t()
+        call("cuMemGetAddressRange_v2", ctypes.byref(start), ctypes.byref(size), where + 64)
+        assert (start.value, size.value) == (a.base + a.block, a.block)
+        assert get(ctypes.c_uint64, "cuPointerGetAttribute", 14, where) == 1
+        assert not get(ctypes.c_bool, "cuPointerGetAttribute", 10, where)
+        fails(1, "cuIpcGetMemHandle", ctypes.create_string_buffer(64), a.base)
+        host, none = np.zeros(8), b"\\0" * 12
+        fails(1, "cuMemcpyDtoH_v2", host.ctypes.data, a.base + 4 * a.block - 8, 16)
+        call("cuMemSetAccess", a.base, a.block, d.struct.pack("iii", 1, 0, 0), 1)
+        fails(1, "cuMemcpyDtoH_v2", host.ctypes.data, where, 8)
+        fails(1, "cuMemSetAccess", a.base, a.block - 4096, none, 1)
+        fails(1, "cuMemUnmap", a.base, 2 * a.block)
+        fails(1, "cuMemAddressFree", a.base, 5 * a.block)
+        a.free()
+        fails(1, "cuMemcpyDtoH_v2", host.ctypes.data, where + 64, 8)
+        assert cuda.device_blocks() == 0
+    """,
+    "descriptors of blocks": """
+        d.begin()
+        a, b = d.Expandable(10, "i8"), d.Unexported(10, "i8")
+        fd, handles = ctypes.c_int(), []
+        for of in a, b:
+            handle = get(ctypes.c_uint64, "cuMemRetainAllocationHandle", of.address)
+            handles.append(handle)
+        fails(1, "cuMemExportToShareableHandle", ctypes.byref(fd), handles[1], 1, 0)
+        call("cuMemExportToShareableHandle", ctypes.byref(fd), handles[0], 1, 0)
+        again = get(ctypes.c_uint64, "cuMemImportFromShareableHandle", fd.value, 1)
+        os.close(fd.value)
+        base = get(ctypes.c_uint64, "cuMemAddressReserve", a.block, 0, 0, 0)
+        call("cuMemMap", base, a.block, 0, again, 0)
+        fails(1, "cuMemMap", base, a.block, 0, again, 0)
+        call("cuMemSetAccess", base, a.block, d.struct.pack("iii", 1, 0, 3), 1)
+        call("cuMemRelease", again)
+        fails(1, "cuMemRelease", again)
+        host = np.arange(8)
+        call("cuMemcpyHtoD_v2", a.address, host.ctypes.data, 64)
+        out = np.zeros(8, "i8")
+        call("cuMemcpyDtoH_v2", out.ctypes.data, base + a.block - 64, 64)
+        assert (out == host).all()
+        pooled = d.Pooled(4, "i8")
+        fails(1, "cuMemRetainAllocationHandle", ctypes.byref(ctypes.c_uint64()), pooled.address)
+        assert get(ctypes.c_void_p, "cuPointerGetAttribute", 17, pooled.address)
+        pooled.free()
+        fails(1, "cuMemcpyDtoH_v2", out.ctypes.data, pooled.address, 8)
+    """,
     "memory of another process": """
         handle = (ctypes.c_char * 64)
         class Handle(ctypes.Structure):
