@@ -318,7 +318,8 @@ struct rmaext_targets {
 /* Memory of a device, as others of this node can map it; in records. */
 struct rmaext_export {
 	uint8_t device[16], handle[64];
-	uint64_t at; /* byte of the allocation */
+	uint64_t kind; /* of handle */
+	uint64_t at;   /* byte of what it leads to */
 };
 
 /*
@@ -1171,11 +1172,13 @@ int rmaext_stream_put(rmaext_stream *stream, rmaext_window *window,
 		      const struct rmaext_call *call, int64_t slice);
 
 /*
- * export: -FI_EOPNOTSUPP: no other process can map it. try says why another's
- * memory of `size` bytes cannot be mapped here, or 0.
+ * export: -FI_EOPNOTSUPP: no other process can map it. What it returns is good
+ * until unexport, for which zeros will do, too. try says why another's memory
+ * of `size` bytes cannot be mapped here, or 0.
  */
 int rmaext_device_export(rmaext_device *device, const void *address,
-			 struct rmaext_export *export_p);
+			 uint64_t len, struct rmaext_export *export_p);
+void rmaext_device_unexport(const struct rmaext_export *exported);
 int rmaext_import_try(const char *library, const void *exported, uint64_t size);
 /*
  * Returns where a rank's memory of a device is mapped in this process, until

@@ -257,6 +257,7 @@ const struct rmx_memory_kind rmx_cuda = {
 	.find = cuda_find,
 	.open = cuda_open,
 	.export = rmx_cuda_export,
+	.unexport = rmx_cuda_unexport,
 	.seek = rmx_cuda_seek,
 	.import = rmx_cuda_import,
 	.close = rmx_cuda_close,

@@ -42,6 +42,10 @@ struct rmx_rows { /* CUDA_MEMCPY2D */
 	size_t width, height;
 };
 
+struct rmx_access { /* CUmemAccessDesc */
+	int kind, number, flags;
+};
+
 /* The driver's functions, once rmx_cuda_need() has returned 0. */
 struct rmx_driver {
 	int (*cuInit)(unsigned int);
@@ -50,6 +54,22 @@ struct rmx_driver {
 	int (*cuDeviceGet)(int *, int);
 	int (*cuDeviceGetCount)(int *);
 	int (*cuDeviceGetUuid)(void *, int);
+	/* of CUDA 11 and later; NULL: missing */
+	int (*cuMemRetainAllocationHandle)(unsigned long long *, void *);
+	int (*cuMemRelease)(unsigned long long);
+	int (*cuMemExportToShareableHandle)(void *, unsigned long long, int,
+					    unsigned long long);
+	int (*cuMemImportFromShareableHandle)(unsigned long long *, void *,
+					      int);
+	int (*cuMemAddressReserve)(rmx_address *, size_t, size_t, rmx_address,
+				   unsigned long long);
+	int (*cuMemAddressFree)(rmx_address, size_t);
+	int (*cuMemMap)(rmx_address, size_t, size_t, unsigned long long,
+			unsigned long long);
+	int (*cuMemUnmap)(rmx_address, size_t);
+	int (*cuMemSetAccess)(rmx_address, size_t, const struct rmx_access *,
+			      size_t);
+	int (*cuMemGetAddressRange_v2)(rmx_address *, size_t *, rmx_address);
 	int (*cuIpcGetMemHandle)(struct rmx_ipc_handle *, rmx_address);
 	int (*cuIpcOpenMemHandle_v2)(rmx_address *, struct rmx_ipc_handle,
 				     unsigned int);
@@ -97,12 +117,28 @@ int rmx_context_enter(const struct rmx_device *device);
 int rmx_context_leave(int result, const char *call);
 
 /* cuda_share.c: rows of rmx_cuda */
-int rmx_cuda_export(const void *address, const struct rmx_device *device,
+int rmx_cuda_export(const void *address, uint64_t len,
+		    const struct rmx_device *device,
 		    struct rmaext_export *export_p);
 int rmx_cuda_seek(const char *library, const struct rmaext_export *export,
 		  int *number_p);
 int rmx_cuda_import(const struct rmx_device *device,
-		    const struct rmaext_export *export, char **base_p);
-void rmx_cuda_close(const struct rmx_device *device, char *base);
+		    const struct rmaext_export *export, char **base_p,
+		    struct rmx_parts **parts_p);
+void rmx_cuda_close(const struct rmx_device *device, char *base,
+		    struct rmx_parts *parts);
+
+/*
+ * cuda_blocks.c: the same of memory that CUDA has no handle for, but for the
+ * row unexport. The caller has entered the context.
+ */
+enum { RMX_HANDLE, RMX_BLOCKS }; /* an export's kind */
+int rmx_blocks_export(rmx_address at, uint64_t len,
+		      struct rmaext_export *export_p);
+void rmx_cuda_unexport(const struct rmaext_export *export);
+int rmx_blocks_import(const struct rmx_device *device,
+		      const struct rmaext_export *export, rmx_address *base_p,
+		      struct rmx_parts **parts_p);
+void rmx_blocks_close(struct rmx_parts *parts, rmx_address base);
 
 #endif

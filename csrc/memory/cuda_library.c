@@ -26,6 +26,16 @@ static const struct {
 	{"cuDeviceGetUuid", (void **)(void *)&rmx_driver.cuDeviceGetUuid,
 	 "cuDeviceGetUuid_v2",
 	 false}, /* which tells parts of a GPU (MIG) apart */
+	NEWER(cuMemRetainAllocationHandle), /* since CUDA 11, and those below */
+	NEWER(cuMemRelease),
+	NEWER(cuMemExportToShareableHandle),
+	NEWER(cuMemImportFromShareableHandle),
+	NEWER(cuMemAddressReserve),
+	NEWER(cuMemAddressFree),
+	NEWER(cuMemMap),
+	NEWER(cuMemUnmap),
+	NEWER(cuMemSetAccess),
+	SYMBOL(cuMemGetAddressRange_v2),
 	SYMBOL(cuIpcGetMemHandle),
 	SYMBOL(cuIpcOpenMemHandle_v2),
 	SYMBOL(cuIpcCloseMemHandle),

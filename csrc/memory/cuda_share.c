@@ -6,24 +6,32 @@
 /* of enum CUpointer_attribute */
 enum { CAN_IPC = 10, OF_START = 11 };
 
-/* Memory of pools and of cuMemCreate has no handle. */
-int rmx_cuda_export(const void *address, const struct rmx_device *device,
+static int handle_export(rmx_address at, struct rmaext_export *export_p)
+{
+	struct rmx_ipc_handle handle;
+	rmx_address start = 0;
+	int ret = rmx_driver.cuPointerGetAttribute(&start, OF_START, at);
+
+	if (ret)
+		return rmx_cuda_fail(ret, "cuPointerGetAttribute");
+	ret = rmx_driver.cuIpcGetMemHandle(&handle, start);
+	if (ret)
+		return rmx_cuda_fail(ret, "cuIpcGetMemHandle");
+	export_p->kind = RMX_HANDLE;
+	memcpy(export_p->handle, &handle, sizeof(handle));
+	export_p->at = at - start;
+	return 0;
+}
+
+int rmx_cuda_export(const void *address, uint64_t len,
+		    const struct rmx_device *device,
 		    struct rmaext_export *export_p)
 {
 	const rmx_address at = (uintptr_t)address;
-	struct rmx_ipc_handle handle;
 	unsigned int can = 0;
-	rmx_address start = 0;
 	int ret, it;
 
 	ret = rmx_driver.cuPointerGetAttribute(&can, CAN_IPC, at);
-	if (!ret && !can)
-		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, "device",
-				"cudaMalloc has not made that memory, but a "
-				"pool or cuMemCreate, which CUDA has no "
-				"handle for");
-	if (!ret)
-		ret = rmx_driver.cuPointerGetAttribute(&start, OF_START, at);
 	if (!ret)
 		ret = rmx_driver.cuDeviceGet(&it, device->number);
 	if (!ret)
@@ -33,10 +41,10 @@ int rmx_cuda_export(const void *address, const struct rmx_device *device,
 	ret = rmx_context_enter(device);
 	if (ret)
 		return ret;
-	ret = rmx_driver.cuIpcGetMemHandle(&handle, start);
-	memcpy(export_p->handle, &handle, sizeof(handle));
-	export_p->at = at - start;
-	return rmx_context_leave(ret, "cuIpcGetMemHandle");
+	ret = can ? handle_export(at, export_p)
+		  : rmx_blocks_export(at, len, export_p);
+	rmx_context_leave(0, "");
+	return ret;
 }
 
 int rmx_cuda_seek(const char *library, const struct rmaext_export *export,
@@ -74,25 +82,46 @@ int rmx_cuda_seek(const char *library, const struct rmaext_export *export,
 			"CUDA_VISIBLE_DEVICES");
 }
 
-int rmx_cuda_import(const struct rmx_device *device,
-		    const struct rmaext_export *export, char **base_p)
+static int handle_import(const struct rmaext_export *export,
+			 rmx_address *base_p)
 {
 	struct rmx_ipc_handle handle;
+	int ret;
+
+	memcpy(&handle, export->handle, sizeof(handle));
+	ret = rmx_driver.cuIpcOpenMemHandle_v2(base_p, handle, PEER_ACCESS);
+	return ret ? rmx_cuda_fail(ret, "cuIpcOpenMemHandle") : 0;
+}
+
+int rmx_cuda_import(const struct rmx_device *device,
+		    const struct rmaext_export *export, char **base_p,
+		    struct rmx_parts **parts_p)
+{
 	rmx_address base = 0;
 	int ret = rmx_context_enter(device);
 
 	if (ret)
 		return ret;
-	memcpy(&handle, export->handle, sizeof(handle));
-	ret = rmx_driver.cuIpcOpenMemHandle_v2(&base, handle, PEER_ACCESS);
+	if (export->kind == RMX_HANDLE)
+		ret = handle_import(export, &base);
+	else if (!rmx_driver.cuMemSetAccess)
+		ret = rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, "map",
+			       "this driver is of before CUDA 11");
+	else
+		ret = rmx_blocks_import(device, export, &base, parts_p);
+	rmx_context_leave(0, "");
 	*base_p = (char *)(uintptr_t)base;
-	return rmx_context_leave(ret, "cuIpcOpenMemHandle");
+	return ret;
 }
 
-void rmx_cuda_close(const struct rmx_device *device, char *base)
+void rmx_cuda_close(const struct rmx_device *device, char *base,
+		    struct rmx_parts *parts)
 {
-	if (!rmx_context_enter(device))
-		rmx_context_leave(
-			rmx_driver.cuIpcCloseMemHandle((uintptr_t)base),
-			"cuIpcCloseMemHandle");
+	if (rmx_context_enter(device))
+		return;
+	if (parts)
+		rmx_blocks_close(parts, (uintptr_t)base);
+	else
+		rmx_driver.cuIpcCloseMemHandle((uintptr_t)base);
+	rmx_context_leave(0, "");
 }

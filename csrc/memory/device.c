@@ -61,7 +61,12 @@ int rmaext_device_allocate(rmaext_device *device, uint64_t len, void **memory_p)
 }
 
 int rmaext_device_export(rmaext_device *device, const void *address,
-			 struct rmaext_export *export_p)
+			 uint64_t len, struct rmaext_export *export_p)
 {
-	return device->kind->export(address, device, export_p);
+	return device->kind->export(address, len, device, export_p);
+}
+
+void rmaext_device_unexport(const struct rmaext_export *export)
+{
+	rmx_cuda.unexport(export);
 }

@@ -12,6 +12,7 @@
 #include <errno.h>
 
 struct rmx_memory_kind;
+struct rmx_parts;
 
 /*
  * A device copies between its memory and pinned memory of the host, which this
@@ -95,9 +96,12 @@ struct rmx_memory_kind {
 	int (*open)(const char *library, struct rmx_device *device);
 	/* Fills in `it`, and of each half `at` and `event`. */
 	int (*stream)(struct rmaext_stream *stream);
-	/* What other processes of this node can map those bytes by. */
-	int (*export)(const void *address, const struct rmx_device *device,
+	/* What other processes of this node can map those bytes by, until
+	 * unexport. */
+	int (*export)(const void *address, uint64_t len,
+		      const struct rmx_device *device,
 		      struct rmaext_export *export_p);
+	void (*unexport)(const struct rmaext_export *export);
 	/*
 	 * Which device of this process is that? The library is not opened for
 	 * it, nor is there one where the application has made no context.
@@ -106,8 +110,10 @@ struct rmx_memory_kind {
 		    int *number_p);
 	/* Maps what is exported, once; and ends that. */
 	int (*import)(const struct rmx_device *device,
-		      const struct rmaext_export *export, char **base_p);
-	void (*close)(const struct rmx_device *device, char *base);
+		      const struct rmaext_export *export, char **base_p,
+		      struct rmx_parts **parts_p);
+	void (*close)(const struct rmx_device *device, char *base,
+		      struct rmx_parts *parts);
 	/*
 	 * Queue copies, one within the device, and an event: the memory stays
 	 * as it is until idle() or passed() has returned 0. The host's is
@@ -146,6 +152,7 @@ struct rmx_import {
 	struct rmx_device *device;
 	struct rmaext_export from; /* but for `at` */
 	char *base;
+	struct rmx_parts *parts; /* the kind's; or NULL */
 	unsigned int users;
 	uint64_t since; /* when nobody had a use any more */
 	pid_t owner;	/* not its children */

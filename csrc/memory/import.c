@@ -23,7 +23,7 @@ static int import_find(struct rmx_device *device,
 		it = calloc(1, sizeof(*it));
 		if (!it)
 			return rmx_no_memory("a mapping");
-		ret = device->kind->import(device, from, &it->base);
+		ret = device->kind->import(device, from, &it->base, &it->parts);
 		if (ret) {
 			free(it);
 			return ret;
@@ -55,7 +55,7 @@ static void imports_close(void)
 			continue;
 		}
 		*at = it->next;
-		it->device->kind->close(it->device, it->base);
+		it->device->kind->close(it->device, it->base, it->parts);
 		free(it);
 	}
 }

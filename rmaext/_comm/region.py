@@ -71,6 +71,7 @@ class Region:
         self.registration = PLAIN
         self.registered: Any = None
         self.shift = 0
+        self._exported: Any = None  # of an array on a device, while others may map it
         self._kept = -1
         self.parts = 0  # arrays of a window that this is the first of
 
@@ -170,10 +171,11 @@ class Region:
             why = str(from_c(code, "it cannot be mapped")) if code else "it is mapped by now"
         log.debug("route to rank %d is fabric, not ipc: %s", rank, why)
 
-    def _export(self, pointer: Any) -> bytes:
-        """Return what others of this node can map the array by, which lies on a device."""
+    def _export(self, pointer: Any, nbytes: int) -> bytes:
+        """Return what others of this node can map an array by that lies on the device."""
         made = ffi.new("struct rmaext_export *")
-        code = lib.rmaext_device_export(self.device, pointer, made)
+        self._exported = ffi.gc(made, lib.rmaext_device_unexport)
+        code = lib.rmaext_device_export(self.device, pointer, nbytes, made)
         if not code:
             return bytes(ffi.buffer(made))
         log.debug("no other rank maps this one's array: %s", from_c(code, "export"))
@@ -190,6 +192,7 @@ class Region:
         """Deregister, and let go of the memory. No peer uses it any more."""
         if self.registered is not None:
             self.group.network().fabric.deregister(self.registered)
+        self._exported = None
         node.let_go(self._kept)
         self.array = _NOTHING
 
@@ -214,7 +217,7 @@ class Region:
                 text = "persistent=True: the array lies on a device, and no file holds it"
                 raise Unsupported(errno.EOPNOTSUPP, text)
             access |= int(lib.RMAEXT_DEVICE)
-            exported = self._export(pointer) if network else b""
+            exported = self._export(pointer, array.nbytes) if network else b""
         return WindowRecord(array.nbytes, base, access, text, *where, exported)
 
     def _register(self, pointer: Any, number: int) -> tuple[bytes, int]:

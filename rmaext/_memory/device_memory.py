@@ -209,8 +209,8 @@ def device_name(place: DeviceArray) -> bytes:
 
     b"" if no other process of the node can map that memory.
     """
-    made = ffi.new("struct rmaext_export *")
-    code = lib.rmaext_device_export(place.handle, arrays.address(place), made)
+    made = ffi.gc(ffi.new("struct rmaext_export *"), lib.rmaext_device_unexport)
+    code = lib.rmaext_device_export(place.handle, arrays.address(place), place.nbytes, made)
     return b"" if code else bytes(ffi.buffer(made.device))
 
 

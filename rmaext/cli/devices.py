@@ -77,7 +77,7 @@ def owner() -> dict[str, Any]:
     device, address = _begun(), ffi.new("void **")
     exported = ffi.new("struct rmaext_export *")
     code = lib.rmaext_device_allocate(device, 1, address)
-    code = code or lib.rmaext_device_export(device, address[0], exported)
+    code = code or lib.rmaext_device_export(device, address[0], 1, exported)
     if code:
         raise from_c(code, "export")
     return {"exported": bytes(ffi.buffer(exported)).hex()}

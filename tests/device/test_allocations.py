@@ -56,6 +56,20 @@ def test_cuda_malloc(cuda, comm):
     assert exercise(comm, cuda.Array.from_numpy(np.zeros(N))) == "cuda"
 
 
+@pytest.mark.parametrize("kind", ["Expandable", "Unexported", "Pooled"])
+def test_blocks_and_pools(cuda, comm, kind):
+    """cuMemCreate's, with descriptors and without, and cudaMallocAsync's."""
+    memory = getattr(cuda, kind).from_numpy(np.zeros(N))
+    assert exercise(comm, memory) == "cuda"
+    with rmaext.Window(comm, memory) as win:
+        near = [] if win._group.forced else win._group.here
+        for rank in range(comm.size):
+            mapped = rank in near and (kind == "Expandable" or rank == comm.rank)
+            assert win.route(rank) == ("ipc" if mapped else "fabric")
+        win.fence()
+    memory.free()
+
+
 def test_managed(cuda, comm):
     """By the interface it is the device's. By DLPack, which tells it apart, the host's."""
     address = cuda.get(ctypes.c_uint64, "cuMemAllocManaged", 8 * N, 1)

@@ -332,7 +332,7 @@ def test_another_processs_record_may_say_anything(memory, cuda, comm):
         if win._group.forced:
             pytest.skip("all goes by the network")
         pointer = ffi.cast("void *", memory.address + 64)
-        exports = comm.allgather(win._region._export(pointer))
+        exports = comm.allgather(win._region._export(pointer, 8))
         before = cuda.cuda.device_opened()
         rank = near(win)
         export = ffi.new("struct rmaext_export *")

@@ -39,7 +39,7 @@ FRAME = agreement.encode(GOOD.pack())
 ON_DEVICES = st.builds(
     lambda record, exported: record._replace(access=11, key=b"", exported=exported),
     RECORDS,
-    st.just(b"") | st.binary(min_size=88, max_size=88),
+    st.just(b"") | st.binary(min_size=96, max_size=96),
 )
 
 
@@ -51,7 +51,7 @@ def test_round_trip(record):
 
 
 def test_what_no_device_exports():
-    record = GOOD._replace(access=11, key=b"", exported=bytes(87))
+    record = GOOD._replace(access=11, key=b"", exported=bytes(95))
     with pytest.raises(rmaext.KeyRecordError, match="map a device's memory"):
         WindowRecord.unpack(record.pack())
 
