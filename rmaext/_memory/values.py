@@ -102,14 +102,14 @@ def made_of(
         return _of_array(value, dtype, exact, convert)
     if dtype.subdtype is not None:
         base, shape = dtype.subdtype
-        made = made_of(value, base, exact, convert, depth)
+        made = made_of(value, base, exact, convert, depth, limit)
         if made.shape != shape:
             raise ValueError(f"{value!r:.60} has shape {made.shape}, not {shape}")
         return made
     if isinstance(value, tuple) and dtype.names is not None:
-        return _record(value, dtype, exact, depth)
+        return _record(value, dtype, exact, depth, limit)
     if isinstance(value, _SEQUENCES):
-        return _listed(value, dtype, exact, convert, depth)
+        return _listed(value, dtype, exact, convert, depth, limit)
     if isinstance(value, _SCALARS):
         return _number(value, dtype, exact)
     if isinstance(value, _TEXTS):
@@ -270,7 +270,9 @@ def _date(value: Any, dtype: np.dtype[Any]) -> Array:
     return _converted(np.asarray(given), dtype, False)
 
 
-def _record(value: tuple[Any, ...], dtype: np.dtype[Any], exact: bool, depth: int) -> Array:
+def _record(
+    value: tuple[Any, ...], dtype: np.dtype[Any], exact: bool, depth: int, limit: float | None
+) -> Array:
     """Return a tuple as a record."""
     names = dtype.names or ()
     if len(value) != len(names):
@@ -279,7 +281,7 @@ def _record(value: tuple[Any, ...], dtype: np.dtype[Any], exact: bool, depth: in
     made = np.zeros((), dtype)
     for name, part in zip(names, value, strict=True):
         try:
-            made[name] = made_of(part, dtype[name], exact, False, depth)
+            made[name] = made_of(part, dtype[name], exact, False, depth, limit)
         except _ERRORS as exc:
             raise _within(exc, f"field {name!r}") from None
     return made
@@ -288,7 +290,14 @@ def _record(value: tuple[Any, ...], dtype: np.dtype[Any], exact: bool, depth: in
 # -- lists ---------------------------------------------------------------------------
 
 
-def _listed(values: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth: int) -> Array:
+def _listed(
+    values: Any,
+    dtype: np.dtype[Any],
+    exact: bool,
+    convert: bool,
+    depth: int,
+    limit: float | None,
+) -> Array:
     """Return a list of values, each by itself, so that none is cast to the dtype of another."""
     if depth == _MOST_NESTED:
         raise ValueError(f"lists within lists, {depth} deep and more")
@@ -300,7 +309,7 @@ def _listed(values: Any, dtype: np.dtype[Any], exact: bool, convert: bool, depth
     parts = []
     for number, value in enumerate(values):
         try:
-            parts.append(made_of(value, dtype, exact, convert, depth + 1))
+            parts.append(made_of(value, dtype, exact, convert, depth + 1, limit))
         except _ERRORS as exc:
             raise _within(exc, f"item {number} of a list") from None
     shapes = {part.shape for part in parts}

@@ -86,6 +86,8 @@ class Part:
     datatype : MPI.Datatype
     landing : Landing or None
         The memory, where it stands for an array on a device that is to get what is written here.
+    limit : float or None
+        Seconds for what lies on a device; None: RMAEXT_TIMEOUT.
     """
 
     owner: MPI.buffer | None
@@ -93,6 +95,7 @@ class Part:
     count: int
     datatype: MPI.Datatype
     landing: Any = None
+    limit: float | None = None
 
     def land(self, layout: Layout) -> None:
         """Let an array on a device have what was written here. Blocking.
@@ -104,15 +107,15 @@ class Part:
         from .._memory import cuda, device_memory  # late: most programs have none
 
         host = np.asarray(self.landing).reshape(-1).view(np.uint8)
-        place: Any = cuda.device_array(self.landing.given).reshape(-1).view(np.uint8)
+        place: Any = cuda.device_array(self.landing.given, self.limit).reshape(-1).view(np.uint8)
         first, last = layout.span
         base = self.address - host.ctypes.data
         span = slice(base + first, base + last)
         part, values = device_memory.DeviceMemory(place[span], place.number), host[span]
         if not layout.whole:
-            values = cuda.fetch(part)
+            values = cuda.fetch(part, self.limit)
             unpack(layout, values.ctypes.data - first, pack(layout, self.address))
-        cuda.fill(part, values)
+        cuda.fill(part, values, self.limit)
 
     def layout(self, whole: bool = False) -> Layout:
         """Return where they lie, from the address on; see `layout_of`."""
@@ -277,7 +280,7 @@ def _infer(length: int, datatype: MPI.Datatype) -> int:
     return length // extent
 
 
-def part_of(given: Any, readonly: bool = True) -> Part:
+def part_of(given: Any, win: Any = None, readonly: bool = True) -> Part:
     """Return the elements that a specification means.
 
     Parameters
@@ -285,6 +288,8 @@ def part_of(given: Any, readonly: bool = True) -> Part:
     given : buffer, or list or tuple
         As mpi4py has it: ``[buffer, count, displacement, datatype]``, of which only
         the buffer is always needed; count and displacement may be a pair.
+    win : Win, optional
+        Whose time limit holds for what lies on a device; None: RMAEXT_TIMEOUT.
     readonly : bool
         Whether read-only memory will do.
 
@@ -296,7 +301,12 @@ def part_of(given: Any, readonly: bool = True) -> Part:
         The datatype is null (ERR_TYPE), the buffer MPI.IN_PLACE (ERR_BUFFER).
     """
     it, count, disp, datatype = _unpacked(given)
-    copy = in_cuda(it, lambda cuda: cuda.fetch(it) if readonly else cuda.landing(it, False))
+    limit = None if win is None else win._window.timeout
+
+    def host(cuda: Any) -> Any:
+        return cuda.fetch(it, limit) if readonly else cuda.landing(it, False, limit)
+
+    copy = in_cuda(it, host)
     for what in _NO_BUFFERS:
         if it is what:
             raise error(MPI.ERR_BUFFER, f"message: {what!r} has no meaning here")
@@ -328,7 +338,7 @@ def part_of(given: Any, readonly: bool = True) -> Part:
     else:
         count = _infer(length, datatype) if length else 0
     _check_length(owner, length, count, datatype)
-    return Part(owner, address, count, datatype, copy)
+    return Part(owner, address, count, datatype, copy, limit)
 
 
 def _check_length(owner: Any, length: int, count: int, datatype: MPI.Datatype) -> None:

@@ -43,7 +43,7 @@ def put(win: Any, origin: Any, rank: int, target: Any = None, begin: bool = Fals
     """Carry out MPI_Put; the origin may be used again at once."""
     if rank == _PROC_NULL:
         return []
-    part = part_of(origin)
+    part = part_of(origin, win)
     here = part.layout()
     place = TargetElements(win, "put", rank, target_of(target, part), given=here.nbytes)
     data = part.data(here)
@@ -57,7 +57,7 @@ def get(win: Any, origin: Any, rank: int, target: Any = None, begin: bool = Fals
     """Carry out MPI_Get; complete when it returns."""
     if rank == _PROC_NULL:
         return []
-    part = part_of(origin, readonly=False)
+    part = part_of(origin, win, readonly=False)
     place = TargetElements(win, "get", rank, target_of(target, part))
     here = part.layout()
     place.check_fits("the origin", place.layout.nbytes, here.nbytes)
@@ -110,13 +110,13 @@ def _update(
         return []
     call = "get_accumulate" if fetch else "accumulate"
     number = _operation(call, op)
-    part = part_of(origin)
+    part = part_of(origin, win)
     place = TargetElements(win, call, rank, target_of(target, part), whole=True)
     basic = place.basic(number)
     operand = None if number == _NO_OP else _elements(place, "origin", part, basic)
     if not fetch:
         return place.update(number, basic, operand, None, begin)
-    there = part_of(result, readonly=False)
+    there = part_of(result, win, readonly=False)
     here = there.layout(whole=True)
     if number == _NO_OP and not place.layout.nbytes:
         return []  # into whatever room, as in MPIs
@@ -141,7 +141,7 @@ def fetch_and_op(
     if rank == _PROC_NULL:
         return
     number = _operation("fetch_and_op", op)
-    part, there = part_of(origin), part_of(result, readonly=False)
+    part, there = part_of(origin, win), part_of(result, win, readonly=False)
     _check_single(origin=part, result=there)
     place = TargetElements(win, "fetch_and_op", rank, target_of((disp, 1), part), whole=True)
     basic = place.basic(number)
@@ -157,8 +157,8 @@ def compare_and_swap(
     disp = check_disp(disp)
     if rank == _PROC_NULL:
         return
-    part, wanted = part_of(origin), part_of(compare)
-    there = part_of(result, readonly=False)
+    part, wanted = part_of(origin, win), part_of(compare, win)
+    there = part_of(result, win, readonly=False)
     _check_single(origin=part, compare=wanted, result=there)
     place = TargetElements(win, "compare_and_swap", rank, target_of((disp, 1), part), whole=True)
     basic = place.basic(_CSWAP)

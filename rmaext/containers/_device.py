@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from .. import Window
 from .._memory.devices import Landing, landed, of_cuda
+from .._memory.values import made_of
 
 __all__ = [
     "Landing",
@@ -21,6 +22,7 @@ __all__ = [
     "device_of",
     "fill",
     "landed",
+    "made_of",
     "neighbours",
     "of_cuda",
     "parts",

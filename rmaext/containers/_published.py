@@ -253,7 +253,7 @@ class Published(Closing, Generic[ScalarT]):
         ...     state.publish(7), state.publish(8)
         (1, 2)
         """
-        array = taken(array, self._dtype, "publish")
+        array = taken(array, self._dtype, "publish", limit=self._data.timeout)
         if array.shape != self._shape:
             raise ValueError(f"publish: the array has shape {array.shape}, not {self._shape}")
         if self._control.closed:

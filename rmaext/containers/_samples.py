@@ -113,7 +113,7 @@ def _plain(given: Any, limit: float | None) -> Array:
     if not array.dtype.itemsize:
         raise TypeError(f"samples of dtype {dtype_name(array.dtype)} have no bytes")
     if isinstance(given, (list, tuple)) and array.size:  # NumPy has chosen a dtype for all
-        taken(given, array.dtype, "samples", convert=True)
+        taken(given, array.dtype, "samples", convert=True, limit=limit)
     return array
 
 

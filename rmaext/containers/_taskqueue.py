@@ -295,7 +295,7 @@ class TaskQueue(Closing, Generic[ScalarT]):
         ...     len(list(queue))
         4
         """
-        array = taken(tasks, self._dtype, "put").reshape(-1)
+        array = taken(tasks, self._dtype, "put", limit=self._words.timeout).reshape(-1)
         locks.alone(self._lock, "put", self._put, array)
 
     def _put(self, array: NDArray[Any]) -> None:

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import elements
-from ._device import of_cuda
+from ._device import made_of
 
 __all__ = ["taken"]
 
@@ -21,7 +20,7 @@ def taken(
     *,
     exact: bool = False,
     convert: bool = False,
-    limit: float | None = None,
+    limit: float | None,
 ) -> NDArray[Any]:
     """Return what `rmaext.elements` makes of it; its errors begin with what it is.
 
@@ -34,9 +33,7 @@ def taken(
     if type(given) is np.ndarray and given.dtype == dtype:
         return given
     try:
-        if limit is not None and (cuda := of_cuda(given)) is not None:
-            given = cuda.fetch(given, limit)
-        return elements(given, dtype, exact=exact, convert=convert)
+        return made_of(given, dtype, exact, convert, limit=limit)
     except OverflowError as exc:
         raise OverflowError(f"{what}: {exc}") from None
     except TypeError as exc:

@@ -169,11 +169,11 @@ def test_a_handler_that_closes_the_window(cuda, comm, hung):
 # -- limits of origins and results
 
 
-def held(cuda):
+def held(cuda, dtype=float, may_end=None):
     """Return an array whose stream has a kernel that does not end before the event is set."""
-    array = cuda.Array.from_numpy(np.full(10, 7.0), cuda.Stream())
+    array = cuda.Array.from_numpy(np.full(10, 7, dtype), cuda.Stream())
     array.stream.synchronize()
-    may_end = threading.Event()
+    may_end = may_end or threading.Event()
 
     def kernel(_):
         assert may_end.wait(30)

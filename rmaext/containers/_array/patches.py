@@ -326,7 +326,7 @@ class Patches(Held):
 
     def _fitted(self, call: str, values: Any, shape: tuple[int, ...]) -> NDArray[Any]:
         """Return values in the shape of a patch, as numpy.ndarray.__setitem__ takes them."""
-        array = given = taken(values, self.dtype, call)
+        array = given = taken(values, self.dtype, call, limit=self._win.timeout)
         while array.ndim > len(shape) and array.shape[0] == 1:
             array = array[0]
         if array.shape == shape:

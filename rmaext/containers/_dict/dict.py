@@ -327,7 +327,9 @@ class Dict(Table):
             for row in np.flatnonzero(missing):
                 values[row] = default
         elif missing.any():
-            given = np.broadcast_to(taken(default, values.dtype, "default", convert=True), shape)
+            limit = self._values.limit
+            given = taken(default, values.dtype, "default", convert=True, limit=limit)
+            given = np.broadcast_to(given, shape)
             values[missing] = given.reshape(-1)[missing]
         return values.reshape(shape)
 

@@ -54,7 +54,11 @@ class Keys:
         Of keys: native, and without padding, so that equal keys have equal bytes.
     words : int
         Of one key.
+    limit : float or None
+        Seconds for keys that lie on a device; None: RMAEXT_TIMEOUT.
     """
+
+    limit: float | None = None
 
     def __init__(self, dtype: DTypeLike) -> None:
         given = np.dtype(dtype)
@@ -81,7 +85,7 @@ class Keys:
     def read(self, keys: Any) -> tuple[tuple[int, ...], Words]:
         """Return the shape of what was given, and the keys as words."""
         try:
-            array = taken(keys, self.dtype, "key", exact=True, convert=True)
+            array = taken(keys, self.dtype, "key", exact=True, convert=True, limit=self.limit)
         except (TypeError, ValueError) as exc:
             if self.dtype.kind not in "SU":
                 raise

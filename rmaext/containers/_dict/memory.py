@@ -91,6 +91,7 @@ class Memory:
         self.gate = enter(Window.allocate(comm, 0, np.uint8, timeout=self.timeout))
         end = ROOM + comm.size
         self.head = enter(Window.allocate(comm, end, _WORD, timeout=self.timeout))
+        self.keys.limit = self.format.limit = self.head.timeout
         self.rooms = self.head.subwindow(ROOM, end).view(f"V{8 * comm.size}")
         self.words = enter(Window.allocate(comm, words, _WORD, timeout=self.timeout))
         memory = enter(Window.allocate(comm, slots * record, _WORD, timeout=self.timeout))

@@ -105,6 +105,7 @@ class MultiDict(Closing):
             rows = made(numbered, value_dtype, count, max_bytes=max_bytes)
             self._rows = stack.enter_context(rows)
             stack.pop_all()
+        self._keys.limit = self._counts._keys.limit
         self._windows: Any = (self._counts, self._rows)
 
     @property

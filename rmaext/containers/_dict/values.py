@@ -36,7 +36,11 @@ class Values:
         the tag of the slot keeps readers from torn values.
     record : int
         Words of a record.
+    limit : float or None
+        As of `Keys`.
     """
+
+    limit: float | None = None
 
     def __init__(self, dtype: DTypeLike, max_bytes: int | None, key_words: int) -> None:
         self.dtype = np.dtype(dtype)
@@ -87,7 +91,7 @@ class Values:
         """
         if self.pickled:
             return self._pickle(values, shape)
-        array = taken(values, self.dtype, "value", convert=True)
+        array = taken(values, self.dtype, "value", convert=True, limit=self.limit)
         if array.shape != shape:
             array = np.broadcast_to(array, shape)
         return np.ascontiguousarray(array).reshape(-1)
