@@ -1138,11 +1138,12 @@ int rmaext_device_open(const char *library, int number,
  * A stream of ours, which only the caller uses until it gives it back; others'
  * work may be put into it. behind: what comes from now on comes behind what a
  * stream of the application's has. copy begins one, which comes behind what
- * others have put there; `in`: to the device. `there` is its memory, and that
- * of the host stays until the stream has ended or was given back: no device
- * uses it. wait waits for all that was begun, for `slice` ns at most:
- * RMAEXT_PENDING, call it again; -FI_ETIMEDOUT after `timeout` ns. give returns
- * 1 if some of that goes on.
+ * others have put there; `in`: to the device. `there` is its memory; the runs,
+ * offset and length of each in bytes at both ends, and the memory of the host
+ * stay until the stream has ended or was given back: no device uses these. wait
+ * waits for all that was begun, for `slice` ns at most: RMAEXT_PENDING, call it
+ * again; -FI_ETIMEDOUT after `timeout` ns. give returns 1 if some of that goes
+ * on.
  */
 int rmaext_stream_take(rmaext_device *device, int64_t timeout,
 		       rmaext_stream **stream_p, uint64_t *handle_p);
@@ -1151,7 +1152,7 @@ int rmaext_stream_give(rmaext_stream *stream);
 int rmaext_device_late(rmaext_device *device);
 int rmaext_stream_behind(rmaext_stream *stream, uint64_t handle);
 int rmaext_stream_copy(rmaext_stream *stream, int in, void *there, void *here,
-		       uint64_t len);
+		       const int64_t *runs, uint64_t count);
 int rmaext_stream_wait(rmaext_stream *stream, int64_t slice);
 /*
  * Of undefined contents. What is freed goes once all has ended that the device

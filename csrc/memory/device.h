@@ -58,8 +58,10 @@ struct rmaext_stream {
 	bool crosses;	/* the put of rmaext_stream_put() was begun */
 	bool busy;	/* there may be work in it, or there was an error */
 	struct rmx_pitched rest; /* what is left of a copy: rest.len bytes */
-	uintptr_t low, high;	 /* what it may write of the device's memory */
-	unsigned int filled;	 /* the half that is being filled */
+	struct rmx_pitched rows; /* the runs of rmaext_stream_copy() */
+	const int64_t *runs; /* offset and length of those left: rows.rows */
+	uintptr_t low, high; /* what it may write of the device's memory */
+	unsigned int filled; /* the half that is being filled */
 	struct rmx_half half[2];
 	struct rmaext_stream *next;
 };

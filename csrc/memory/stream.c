@@ -157,7 +157,7 @@ struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
 	s->since = 0;
 	s->moves_mpi = moves_mpi;
 	s->busy = s->crosses = s->hung = false;
-	s->rest.len = 0;
+	s->rest.len = s->rows.rows = 0;
 	s->low = UINTPTR_MAX;
 	s->high = 0;
 	for (int i = 0; i < 2; i++) {
@@ -370,12 +370,32 @@ int rmx_stream_across(struct rmaext_stream *s, void *to, const void *from,
 	return ret ? ret : s->device->kind->across(s, to, from, len);
 }
 
+/* One that is refused is tried again. */
+static int runs_move(struct rmaext_stream *s)
+{
+	struct rmx_pitched *rows = &s->rows;
+	int ret = 0;
+
+	while (!ret && rows->rows) {
+		ret = rmx_stream_move(s, rows->way, rows->there + s->runs[0],
+				      rows->here + s->runs[0],
+				      (uint64_t)s->runs[1]);
+		if (ret && ret != RMAEXT_PENDING)
+			break;
+		s->runs += 2;
+		rows->rows--;
+	}
+	return ret;
+}
+
 int rmx_stream_finish(struct rmaext_stream *s, int ret)
 {
 	struct rmx_half *half = &s->half[s->filled];
 
 	if (!ret)
 		ret = rmx_stream_resume(s);
+	if (!ret)
+		ret = runs_move(s);
 	if (!ret) {
 		half = &s->half[s->filled];
 		ret = half_copy(s, half);
@@ -432,12 +452,19 @@ int rmaext_stream_behind(rmaext_stream *s, uint64_t handle)
 }
 
 int rmaext_stream_copy(rmaext_stream *s, int in, void *there, void *here,
-		       uint64_t len)
+		       const int64_t *runs, uint64_t count)
 {
 	int ret;
 
 	s->until = 0;
-	ret = rmx_stream_move(s, in ? RMX_IN : RMX_OUT, there, here, len);
+	s->runs = runs;
+	s->rows = (struct rmx_pitched){
+		.way = in ? RMX_IN : RMX_OUT,
+		.there = there,
+		.here = here,
+		.rows = count,
+	};
+	ret = runs_move(s);
 	return ret == RMAEXT_PENDING ? 0 : ret;
 }
 

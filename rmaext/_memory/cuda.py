@@ -213,15 +213,20 @@ class Passage:
         """Let what comes next come behind what another stream has to do."""
         self._called(lib.rmaext_stream_behind(self.stream, handle))
 
-    def copy(self, into: bool, host: NDArray[Any]) -> None:
+    def copy(self, into: bool, host: NDArray[Any], runs: NDArray[Any] | None = None) -> None:
         """Begin a copy to the array, or from it; `host` stays as it is until `close`.
+
+        Runs are rows of offset and length, in bytes; None: the whole.
 
         It is begun once, however often this is called, unless it was refused: to call C and to
         note that it has begun is one step, so no signal handler comes between.
         """
         there = ffi.cast("void *", self.facts.address)
         here = ffi.from_buffer(host)
-        copy = partial(lib.rmaext_stream_copy, self.stream, into, there, here, host.nbytes)
+        rows = np.array([[0, host.nbytes]]) if runs is None else np.ascontiguousarray(runs)
+        self._runs = rows = rows.astype(np.int64, copy=False)
+        which = ffi.from_buffer("int64_t[]", rows), len(rows)
+        copy = partial(lib.rmaext_stream_copy, self.stream, into, there, here, *which)
         until_begun = vars(self).setdefault("_copying", iter(copy, 0))
         self._called(next(until_begun, 0))
 
@@ -334,10 +339,18 @@ def landing(it: Any, keep: bool, limit: float | None = None) -> Landing:
     return Landing.of(it, number, host, limit)
 
 
-def fill(it: Any, values: NDArray[Any], limit: float | None = None) -> None:
-    """Copy values to an array of the same shape and dtype, behind its stream's work. Blocking."""
+def fill(
+    it: Any,
+    values: NDArray[Any],
+    limit: float | None = None,
+    runs: NDArray[np.int64] | None = None,
+) -> None:
+    """Copy values to an array of the same shape and dtype, behind its stream's work. Blocking.
+
+    Where there are runs, as `Passage.copy` has them, all else stays.
+    """
     with Passage(it, limit) as way:
-        way.copy(True, values)
+        way.copy(True, values, runs)
         way.finish()
 
 

@@ -98,24 +98,14 @@ class Part:
     limit: float | None = None
 
     def land(self, layout: Layout) -> None:
-        """Let an array on a device have what was written here. Blocking.
-
-        All else stays; between pieces it is copied there and back, so it may not change meanwhile.
-        """
+        """Let an array on a device have what was written here; all else stays. Blocking."""
         if self.landing is None or not layout.nbytes:
             return
-        from .._memory import cuda, device_memory  # late: most programs have none
+        from .._memory import cuda  # late: most programs have none
 
         host = np.asarray(self.landing).reshape(-1).view(np.uint8)
-        place: Any = cuda.device_array(self.landing.given, self.limit).reshape(-1).view(np.uint8)
-        first, last = layout.span
-        base = self.address - host.ctypes.data
-        span = slice(base + first, base + last)
-        part, values = device_memory.DeviceMemory(place[span], place.number), host[span]
-        if not layout.whole:
-            values = cuda.fetch(part, self.limit)
-            unpack(layout, values.ctypes.data - first, pack(layout, self.address))
-        cuda.fill(part, values, self.limit)
+        runs: Any = layout.runs() + [self.address - host.ctypes.data, 0]
+        cuda.fill(self.landing.given, host, self.limit, runs)
 
     def layout(self, whole: bool = False) -> Layout:
         """Return where they lie, from the address on; see `layout_of`."""
@@ -338,6 +328,10 @@ def part_of(given: Any, win: Any = None, readonly: bool = True) -> Part:
     else:
         count = _infer(length, datatype) if length else 0
     _check_length(owner, length, count, datatype)
+    if copy is not None and count and not is_basic(datatype):
+        low, high = layout_of(datatype).repeat(count).span
+        if address + low < copy.ctypes.data or address + high > copy.ctypes.data + copy.nbytes:
+            raise ValueError("message: the datatype leads out of the array on a device")
     return Part(owner, address, count, datatype, copy, limit)
 
 

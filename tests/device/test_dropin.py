@@ -77,6 +77,47 @@ def test_what_is_beside_a_result_is_the_programs(window, cuda, comm):
     pairs.Free()
 
 
+@pytest.mark.parametrize("order", ["one", "two"])
+def test_a_result_in_pieces_reads_nothing_of_the_array(cuda, comm, order):
+    """So a kernel may write between the pieces, whenever it likes."""
+    every = MPI.DOUBLE.Create_vector(4, 1, 2)
+    two = every.Create_resized(0, 80)
+    every.Commit()
+    two.Commit()
+    win = Win.Create(np.arange(20.0), 8, comm=comm)
+    win.Fence()
+    got = cuda.Array.from_numpy(np.full(20, -1.0))
+    got.stream.synchronize()
+    if cuda.SIMULATED:
+        cuda.cuda.device_fail(b"cuMemcpyDtoHAsync_v2:1:1")
+        begun = cuda.cuda.device_calls(b"cuMemcpy")
+    count = 1 if order == "one" else 2
+    win.Get([got, count, two], comm.rank, [2, 4 * count, MPI.DOUBLE])
+    if cuda.SIMULATED:
+        assert cuda.cuda.device_calls(b"cuMemcpy") - begun <= 2
+        cuda.cuda.device_fail(b"")
+    wanted = np.full(20, -1.0)
+    wanted[[0, 2, 4, 6]] = [2.0, 3.0, 4.0, 5.0]
+    if count == 2:
+        wanted[[10, 12, 14, 16]] = [6.0, 7.0, 8.0, 9.0]
+    assert (got.to_numpy() == wanted).all()
+    win.Fence()
+    win.Free()
+    two.Free()
+    every.Free()
+
+
+def test_a_datatype_that_leads_out_of_an_array(window, cuda, comm):
+    """Nothing is read or written there."""
+    every = MPI.DOUBLE.Create_vector(4, 1, 2)
+    every.Commit()
+    short = cuda.Array.from_numpy(np.zeros(6))
+    for call in window.Put, window.Get:
+        with pytest.raises(ValueError, match="leads out of the array on a device"):
+            call([short, 1, every], comm.rank, [0, 4, MPI.DOUBLE])
+    every.Free()
+
+
 def test_updates(window, cuda, comm):
     size = comm.size
     window.Accumulate(cuda.Array.from_numpy(np.ones(3)), 0, 1)
