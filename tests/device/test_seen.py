@@ -178,6 +178,18 @@ def test_why_names_who_waits_for_a_device(how, route):
     assert "ranks 0, 2 wait in fence" in texts["turn"]["text"]
 
 
+@SIMULATED
+@pytest.mark.parametrize("how", ["mapped", "places"])
+def test_why_of_a_copy_to_mapped_memory(how):
+    with hanging(how, 3, WAITING, RMAEXT_CUDA=os.environ["RMAEXT_CUDA"]) as pids:
+        found = job(why("--json", str(pids[0])).stdout, pids)
+    one = next(rank for rank in found["ranks"] if rank["rank"] == 1)
+    assert re.match(r"waits in a put\S* to rank 0 of window", one["does"]), one
+    assert one["does"].endswith(f", at {at(how)}"), one
+    (text,) = (it["text"] for it in found["verdict"] if it["waiting"] == [1])
+    assert text.endswith("the device with the memory is at work: is a kernel still running there?")
+
+
 def test_why_on_a_device_that_hangs_at_its_owner():
     env = {"RMAEXT_CUDA": os.environ["RMAEXT_CUDA"], "RMAEXT_ROUTE": "fabric"}
     with hanging("owner", 2, WAITING, **env) as pids:

@@ -29,7 +29,12 @@ never = threading.Event()
 if how == "owner" and world.rank == 0:
     cuda.cuda.device_hang(1)
 world.Barrier()
-if world.rank == 1:
+if world.rank == 1 and how in ("mapped", "places"):
+    cuda.cuda.device_hang(2)
+    if how == "mapped":
+        win.put(np.ones(4), 0)  # mapped
+    win.put_many([0] * 2, [1, 3], [1.0, 2.0])  # places
+elif world.rank == 1:
     array.launch(lambda values: never.wait(1000))
     if how == "put":
         win.put(array, 0)  # put
