@@ -53,7 +53,6 @@ struct rmaext_stream {
 	int64_t limit;	/* ns for which one wait waits */
 	int64_t until;	/* when it comes back with RMAEXT_PENDING meanwhile */
 	int64_t since;	/* when the wait began that goes on; or 0 */
-	bool hung;	/* it has not ended in the limit, and goes on */
 	bool moves_mpi; /* waits call MPI */
 	bool crosses;	/* the put of rmaext_stream_put() was begun */
 	bool busy;	/* there may be work in it, or there was an error */
@@ -201,7 +200,7 @@ int rmx_streams_prepare(struct rmx_device *device);
  * caller holds no lock; a function that waits comes back at stream->until with
  * RMAEXT_PENDING, which the caller sets. NULL: there is a record. What was
  * given back with work in it is used again once that has ended; while some of
- * it does not in its time no new streams are made.
+ * it has not no new streams are made: that pins memory, which may wait for it.
  */
 struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
 				      bool moves_mpi);

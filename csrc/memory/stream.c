@@ -13,8 +13,9 @@
 #define MOST_PITCH ((size_t)1 << 30) /* less than any device's */
 
 /* A copy takes microseconds, or as long as what is before it in the stream. */
-#define AWAKE 100000 /* ns */
-#define NAP 50000    /* ns */
+#define AWAKE 100000			   /* ns */
+#define NAP 50000			   /* ns */
+#define GRACE ((int64_t)100 * 1000 * 1000) /* ns, for copies given up */
 
 typedef int (*done_fn)(const struct rmx_device *device, void *it);
 
@@ -33,7 +34,6 @@ static int stream_wait(struct rmaext_stream *s, done_fn done, void *it)
 		now = rmx_now();
 		if (now - s->since >= s->limit) {
 			s->since = 0; /* who waits again has the same time */
-			s->hung = true;
 			return rmx_fail(-FI_ETIMEDOUT, RMX_NO_RANK, "device",
 					"device %d has not ended in %g s what "
 					"it was given: is a kernel still at "
@@ -51,10 +51,8 @@ static int stream_wait(struct rmaext_stream *s, done_fn done, void *it)
 		else
 			rmx_sleep(NAP);
 	}
-	if (!ret) {
+	if (!ret)
 		s->since = 0;
-		s->hung = false;
-	}
 	return ret;
 }
 
@@ -67,21 +65,19 @@ static void stream_push(struct rmaext_stream **list, struct rmaext_stream *s)
 }
 
 /*
- * Of `late`, whose lock the caller has, those are free whose work has ended. A
- * context that is broken says of no stream that it has.
+ * Of `late`, whose lock the caller has, those are free whose work has ended.
+ * Has others' not? A context that is broken says of no stream that it has.
  */
-static void late_look(struct rmx_device *device, bool *stuck_p)
+static bool late_look(struct rmx_device *device)
 {
 	struct rmaext_stream **at = &device->late, *s;
-	const int64_t now = rmx_now();
+	bool pending = false;
 	int ret;
 
-	*stuck_p = false;
 	while ((s = *at)) {
 		ret = device->kind->idle(device, s->it);
 		if (ret) {
-			*stuck_p |= ret == RMAEXT_PENDING &&
-				    (s->hung || now - s->since >= s->limit);
+			pending |= ret == RMAEXT_PENDING;
 			at = &s->next;
 			continue;
 		}
@@ -89,6 +85,7 @@ static void late_look(struct rmx_device *device, bool *stuck_p)
 		atomic_fetch_sub(&device->late_count, 1);
 		stream_push(&device->free, s);
 	}
+	return pending;
 }
 
 static struct rmaext_stream *stream_new(struct rmx_device *device)
@@ -123,21 +120,33 @@ int rmx_streams_prepare(struct rmx_device *device)
 	return 0;
 }
 
-struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
-				      bool moves_mpi)
+/* NULL: none is free; and none is to be made, if copies are late. */
+static struct rmaext_stream *stream_free(struct rmx_device *device,
+					 bool *late_p)
 {
 	struct rmaext_stream *s;
-	bool stuck;
 
 	pthread_mutex_lock(&device->lock);
-	late_look(device, &stuck);
+	*late_p = late_look(device);
 	s = device->free;
 	if (s)
 		device->free = s->next;
-	if (s || !stuck)
+	if (s || !*late_p)
 		device->taken++;
 	pthread_mutex_unlock(&device->lock);
-	if (!s && stuck) {
+	return s;
+}
+
+struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
+				      bool moves_mpi)
+{
+	const int64_t end = rmx_now() + GRACE;
+	struct rmaext_stream *s;
+	bool late;
+
+	while (!(s = stream_free(device, &late)) && late && rmx_now() < end)
+		rmx_sleep(NAP);
+	if (!s && late) {
 		rmx_fail(-FI_ETIMEDOUT, RMX_NO_RANK, "device",
 			 "copies of device %d have not ended in their time, "
 			 "and still have not: restart the program",
@@ -156,7 +165,7 @@ struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
 	s->until = INT64_MAX;
 	s->since = 0;
 	s->moves_mpi = moves_mpi;
-	s->busy = s->crosses = s->hung = false;
+	s->busy = s->crosses = false;
 	s->rest.len = s->rows.rows = 0;
 	s->low = UINTPTR_MAX;
 	s->high = 0;
@@ -172,8 +181,6 @@ bool rmx_stream_give(struct rmaext_stream *s)
 	struct rmx_device *device = s->device;
 	const bool late = s->busy;
 
-	if (!s->since)
-		s->since = rmx_now();
 	pthread_mutex_lock(&device->lock);
 	device->taken--;
 	if (late)
@@ -185,10 +192,10 @@ bool rmx_stream_give(struct rmaext_stream *s)
 
 bool rmx_streams_busy(struct rmx_device *device)
 {
-	bool busy, stuck;
+	bool busy;
 
 	pthread_mutex_lock(&device->lock);
-	late_look(device, &stuck);
+	late_look(device);
 	busy = device->late || device->taken;
 	pthread_mutex_unlock(&device->lock);
 	return busy;
@@ -438,10 +445,8 @@ int rmaext_stream_give(rmaext_stream *s)
 
 int rmaext_device_late(rmaext_device *device)
 {
-	bool stuck;
-
 	pthread_mutex_lock(&device->lock);
-	late_look(device, &stuck);
+	late_look(device);
 	pthread_mutex_unlock(&device->lock);
 	return (int)atomic_load(&device->late_count);
 }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -84,6 +85,29 @@ def test_a_signal_handler_that_raises(cuda, win, hung, call):
             time.sleep(0.01)
     assert (win.get(to) == 3).all()
     assert (OUT == -1).all()
+
+
+def test_interrupted_copies_pin_no_memory(cuda, win, hung):
+    """That may wait for them; there is an error soon when all streams are in use."""
+    to = near(win)
+    cuda.cuda.device_hang(1)
+    pinned = cuda.cuda.device_calls(b"cuMemHostAlloc")
+    for _ in range(20):
+        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        try:
+            win.get(to, 0, 9)
+        except KeyboardInterrupt:
+            continue
+        except rmaext.RmaTimeout as error:
+            assert "still have not" in str(error)  # noqa: PT017
+            with contextlib.suppress(KeyboardInterrupt):
+                timer.join(20)
+                time.sleep(20)
+            break
+    else:
+        raise AssertionError("all were interrupted")
+    assert cuda.cuda.device_calls(b"cuMemHostAlloc") == pinned
 
 
 def test_no_stream_is_lost(cuda, comm):
