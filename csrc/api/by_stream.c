@@ -130,20 +130,24 @@ int rmx_by_stream(struct rmaext_window *w, const struct rmaext_call *c,
 	return c->ended ? -FI_EAGAIN : ret;
 }
 
-int rmaext_stream_put(rmaext_stream *s, rmaext_window *w,
-		      const struct rmaext_call *c, int64_t slice)
+int rmaext_stream_across(rmaext_stream *s, rmaext_window *w,
+			 const struct rmaext_call *c, int64_t slice)
 {
-	int ret = rmx_window_enter(w, "put");
+	const bool put = c->kind == RMAEXT_PUT;
+	const char *call = rmx_call_name(c);
+	int ret = rmx_window_enter(w, call);
 
 	if (ret)
 		return ret;
-	ret = rmx_check(w, "put", c->rank, c->offset, c->count, RMAEXT_WRITE);
+	ret = rmx_check(w, call, c->rank, c->offset, c->count,
+			put ? RMAEXT_WRITE : RMAEXT_READ);
 	if (!ret && rmx_device_of(w, c->rank) != s->device) {
-		ret = s->crosses ? rmx_streamed_closed("put", c->rank) : -EXDEV;
+		ret = s->crosses ? rmx_streamed_closed(call, c->rank) : -EXDEV;
 	} else if (!ret && c->count) {
 		ret = rmx_streamed_across(w, c, rmx_now() + slice, s);
 		if (ret != RMAEXT_PENDING)
-			rmx_count_copy(&w->tally, c->rank, RMAEXT_DID_PUT,
+			rmx_count_copy(&w->tally, c->rank,
+				       put ? RMAEXT_DID_PUT : RMAEXT_DID_GET,
 				       RMAEXT_IPC, c->offset, c->count, ret);
 	}
 	rmx_window_leave(w);

@@ -56,6 +56,7 @@ int rmx_streamed_across(const struct rmaext_window *w,
 			struct rmaext_stream *s)
 {
 	char *there = rmx_target_of(w, c->rank)->map + c->offset;
+	const bool put = c->kind == RMAEXT_PUT;
 	int ret;
 
 	s->limit = w->timeout;
@@ -65,7 +66,9 @@ int rmx_streamed_across(const struct rmaext_window *w,
 	if (!ret && !s->crosses) {
 		s->crosses = true;
 		ret = rmx_stream_finish(
-			s, rmx_stream_across(s, there, c->operand, c->count));
+			s,
+			rmx_stream_across(s, put ? there : c->result,
+					  put ? c->operand : there, c->count));
 	}
 	return ret && ret != RMAEXT_PENDING ? streamed_failed(w, c->rank) : ret;
 }

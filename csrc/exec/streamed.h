@@ -23,8 +23,8 @@ int rmx_streamed_move(const struct rmaext_window *window,
 		      struct rmaext_stream **stream_p);
 
 /*
- * The same of a put from memory of the stream's device, which is that of the
- * rank, behind all that is in the stream. After an error it may go on.
+ * The same of a put from or get to memory of the stream's device, which is that
+ * of the rank, behind all that is in the stream. After an error it may go on.
  */
 int rmx_streamed_across(const struct rmaext_window *window,
 			const struct rmaext_call *call, int64_t until,

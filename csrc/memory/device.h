@@ -54,7 +54,7 @@ struct rmaext_stream {
 	int64_t until;	/* when it comes back with RMAEXT_PENDING meanwhile */
 	int64_t since;	/* when the wait began that goes on; or 0 */
 	bool moves_mpi; /* waits call MPI */
-	bool crosses;	/* the put of rmaext_stream_put() was begun */
+	bool crosses;	/* that of rmaext_stream_across() was begun */
 	bool busy;	/* there may be work in it, or there was an error */
 	struct rmx_pitched rest; /* what is left of a copy: rest.len bytes */
 	struct rmx_pitched rows; /* the runs of rmaext_stream_copy() */

@@ -26,7 +26,7 @@ from .._runtime.reports import copying, until_copied
 from ..errors import RmaError
 from .devices import DeviceArray, Landing
 
-__all__ = ["Passage", "device_array", "fetch", "fill", "landing", "put", "wait"]
+__all__ = ["Passage", "device_array", "fetch", "fill", "get", "landing", "put", "wait"]
 
 _began: list[int] = []  # by how many forks the process had come to be that opened a device first
 ON_CUDA = 2  # DLPack's number of the kind of device
@@ -354,11 +354,20 @@ def fill(
         way.finish()
 
 
-def put(window: Any, it: Any, rank: Any, offset: int) -> bool:
+def put(window: Any, it: Any, rank: Any, offset: Any) -> bool:
     """Put an array, behind its stream's work, to memory of the same device. Blocking.
 
     It is complete then. False: nothing was done, as the memory there lies elsewhere.
     """
+    return _across(window, "put", it, rank, offset, None)
+
+
+def get(window: Any, it: Any, rank: Any, offset: Any, count: int | None) -> bool:
+    """Fill an array, behind its stream's work, from memory of the same device; as `put`."""
+    return _across(window, "get", it, rank, offset, count)
+
+
+def _across(window: Any, call: str, it: Any, rank: Any, offset: Any, count: int | None) -> bool:
     if not isinstance(rank, (int, np.integer)):
         return False  # which the window says
     number = int(rank)
@@ -367,19 +376,24 @@ def put(window: Any, it: Any, rank: Any, offset: int) -> bool:
     if window._routes[number] != lib.RMAEXT_IPC:
         return False
     with Passage(it, window._timeout) as way:
-        facts = way.facts
+        facts, size = way.facts, math.prod(way.facts.shape)
         if facts.dtype != window._dtype:
             return False
-        place = window._place("put", number, offset, math.prod(facts.shape))
         what = ffi.new("struct rmaext_call *")
-        what.kind, what.rank, what.offset = lib.RMAEXT_PUT, number, window._byte(place[1])
-        what.operand = ffi.cast("void *", facts.address)
-        what.count = place[2] * facts.dtype.itemsize
+        what.kind = lib.RMAEXT_PUT
+        what.operand = at = ffi.cast("void *", facts.address)
+        if call == "get":
+            if not facts.writeable or count not in (None, size):
+                return False
+            what.kind, what.operand, what.result = lib.RMAEXT_GET, ffi.NULL, at
+        place = window._place(call, number, offset, size)
+        what.rank, what.offset = number, window._byte(place[1])
+        what.count = size * facts.dtype.itemsize
         with copying(way.number):
             while True:  # see tests/support/jumps.py
-                code = lib.rmaext_stream_put(way.stream, window._handle, what, lib.RMAEXT_SLICE)
+                code = lib.rmaext_stream_across(way.stream, window._handle, what, lib.RMAEXT_SLICE)
                 if code != lib.RMAEXT_PENDING:  # after a slice a signal handler may raise
                     break
         if code and code != -errno.EXDEV:
-            raise from_c(code, window._where("put", place))
+            raise from_c(code, window._where(call, place))
         return not code

@@ -54,6 +54,9 @@ class TransferOperations(UpdateOperations[ScalarT]):
         out: Array | None = None,
     ) -> Any:
         self._check_open("get")
+        cuda = of_cuda(out)
+        if cuda is not None and cuda.get(self, out, rank, offset, count):
+            return out
         out = self._result(out)
         count = self._count("get", rank, offset, count, out)
         place = self._place("get", rank, offset, count)

@@ -226,6 +226,38 @@ def test_a_put_from_device_to_device(mapped, cuda, comm):
     stream.close()
 
 
+def test_a_get_from_device_to_device(mapped, cuda, comm):
+    """It does not pass the host either, and comes behind the work of the array's stream."""
+    stream = cuda.Stream()
+    for rank in mapped._group.here:
+        mapped.put(np.full(500, comm.rank + 1.0), rank, 1 + 500 * comm.rank)
+    mapped.fence()
+    outs = {rank: cuda.Array.from_numpy(np.zeros(500), stream) for rank in mapped._group.here}
+    cuda.cuda.device_fail(b"cuMemcpyDtoHAsync_v2:1:1,cuMemcpyHtoDAsync_v2:1:1")
+    try:
+        for rank, out in outs.items():
+            assert mapped.get(rank, 1 + 500 * rank, out=out) is out
+            assert mapped.get(rank, 1 + 500 * rank, 500, out=out) is out
+    finally:
+        cuda.cuda.device_fail(b"")
+    for rank, out in outs.items():
+        assert (out.to_numpy() == rank + 1).all()
+        out.launch(lambda it: it.__setitem__(slice(None), -1.0))
+        mapped.get(rank, 1 + 500 * rank, out=out)
+        assert (out.to_numpy() == rank + 1).all()
+    for error, call in (
+        (rmaext.BoundsError, lambda: mapped.get(comm.rank, N - 499, out=out)),
+        (ValueError, lambda: mapped.get(comm.rank, 0, 499, out=out)),
+        (TypeError, lambda: mapped.get(comm.rank, out=cuda.Array(3, "i4"))),
+        (rmaext.BoundsError, lambda: mapped.get(comm.size, out=out)),
+    ):
+        with pytest.raises(error):
+            call()
+    routes = {(row["kind"], row["route"]) for row in mapped.stats}
+    assert ("get", "ipc") in routes
+    stream.close()
+
+
 def until(call, errors=rmaext.RmaTimeout):
     """Return what a call does once it is in time."""
     end = time.monotonic() + 20
