@@ -7,10 +7,12 @@ import errno
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,13 +20,14 @@ from .._native._lib import lib
 from .._runtime import config
 from .._runtime.locks import locked
 from .._runtime.reports import until_copied
-from ..errors import RmaTimeout, Unsupported
+from ..errors import RmaError, RmaTimeout, Unsupported
 
 __all__ = [
     *("DeviceArray", "Landing", "check_reachable", "device_of", "is_mapped", "landed"),
     *("of_cuda", "out_of_reach"),
 ]
 
+_MOST = 8  # copies that looks at requests have begun, and that have not ended
 _CUDA = "__cuda_array_interface__"
 # of __dlpack_device__; None: the host can access it
 _DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
@@ -151,6 +154,8 @@ class Landing(np.ndarray):
         Whether nobody is to copy it any more.
     begun : float
         When somebody has had the lock last.
+    asked : float or None
+        When a look wanted it to be copied, and there were too many others.
     late : RmaTimeout or None
         Of a copy that was late when it was looked at, until somebody who waits raises it.
     """
@@ -162,7 +167,10 @@ class Landing(np.ndarray):
     way: Any = None
     is_there = False
     begun: float
+    asked: float | None = None
     late: RmaTimeout | None = None
+    # what looks have begun to copy, by its id
+    looked: ClassVar[weakref.WeakValueDictionary[int, Landing]] = weakref.WeakValueDictionary()
 
     @classmethod
     def of(cls, given: Any, number: int, host: Any, limit: float | None) -> Landing:
@@ -197,7 +205,11 @@ class Landing(np.ndarray):
         if not self.is_there and (way is None or way.stream is None):
             from . import cuda
 
+            if not ns and not self._may_begin():
+                return False
             way = self.way = cuda.Passage(self.given, self.limit)
+            if not ns:
+                Landing.looked[id(self)] = self
         # a handler amid this has had it copied by its own passage, or goes on with this one
         if not self.is_there:
             way.copy(True, self)
@@ -205,7 +217,34 @@ class Landing(np.ndarray):
                 self.is_there = True
         if self.is_there:
             self.way = None
+            Landing.looked.pop(id(self), None)
         return self.is_there
+
+    def _may_begin(self) -> bool:
+        """Let a look begin the copy, unless too many are under way that others have begun.
+
+        Each has pinned memory of its own. Whoever waits may always.
+        """
+        if len(Landing.looked) >= _MOST:
+            for other in list(Landing.looked.values()):
+                way = other.way
+                if way is None or way.stream is None:
+                    Landing.looked.pop(id(other), None)
+                    continue
+                with suppress(RmaError):  # which is the other's, and comes again
+                    other.copy_there(0)
+        now = time.monotonic()
+        if len(Landing.looked) < _MOST:
+            self.asked = None
+            return True
+        self.asked = now if self.asked is None else self.asked
+        limit = config.timeout_seconds(self.limit)
+        if now - self.asked < limit:
+            return False
+        self.asked = None
+        text = f"the result for an array of device {self.number}: {_MOST} others are copied since "
+        text += f"{limit:g} s: are kernels still at work there? Wait for their requests"
+        raise RmaTimeout(errno.ETIMEDOUT, text)
 
     def give_up(self, end: Callable[[], object]) -> bool:
         """End the request that it is for, and copy no more; False: it is copied just now."""
@@ -218,6 +257,7 @@ class Landing(np.ndarray):
         end()
         self.is_there = True  # for others, who wait yet
         way, self.way = self.way, None
+        Landing.looked.pop(id(self), None)
         if way is not None:
             way.close()
         return True

@@ -328,6 +328,33 @@ def test_a_look_does_not_wait(begun, ask):
     assert (out.to_numpy() == np.arange(10.0)).all()
 
 
+def test_many_requests_that_are_looked_at(cuda, comm):
+    """They take turns; whoever waits need not, and a coroutine has the limit of the window."""
+    with rmaext.Window(comm, np.arange(10.0), timeout=1) as win:
+        if win.route(comm.rank) != "fabric":
+            pytest.skip("by memory it is done, and copied, at once")
+        may_end = threading.Event()
+        outs = [held(cuda, float, may_end)[0] for _ in range(20)]
+        made = cuda.cuda.device_calls(b"cuStreamCreate") if cuda.SIMULATED else 0
+        requests = [win.rget(comm.rank, out=out) for out in outs]
+        win.flush()
+        for _ in range(3):
+            assert not any(request.test() for request in requests)
+        if cuda.SIMULATED:
+            assert cuda.cuda.device_calls(b"cuStreamCreate") <= made + 8
+        with pytest.raises(rmaext.RmaTimeout, match="others are copied"):
+            asyncio.run(_awaited(requests[-1]))
+        may_end.set()
+        assert requests[-2].wait() is outs[-2]
+        end = time.monotonic() + 20
+        while not all(request.test() for request in requests):
+            assert time.monotonic() < end
+        for out in outs:
+            assert (out.to_numpy() == np.arange(10.0)).all()
+            out.stream.close()
+        win.fence()
+
+
 def test_a_coroutine_lets_others_run(begun):
     request, out, may_end = begun
 
