@@ -129,11 +129,13 @@ def called(code: int, it: Any) -> None:
 
 
 def _find(it: Any, facts: _Facts) -> int:
-    """Return the number of the device that has the array; 0 of an empty one, which has none."""
+    """Return the number of the device that has the array; of an empty one what it says, or 0."""
     found, nbytes = ffi.new("int *"), _check(it, facts)
     if nbytes:
         where = ffi.cast("void *", facts.address)
         called(lib.rmaext_device_find(config.cuda_library(), where, nbytes, found), it)
+    elif hasattr(type(it), "__dlpack_device__"):
+        return int(it.__dlpack_device__()[1])
     return int(found[0])
 
 

@@ -26,6 +26,12 @@ for rows in 0, 3:
     with NodeArray(world, rows, fill=lambda array: None, **how) as table:
         assert table.array.__dlpack_device__() == (2, 1)
         assert table.array.shape == (rows,)
+with rmaext.Window.allocate(world, 3, device="cuda:1") as win:
+    nothing = win.local[3:]
+    assert win.get(1 - rank, 0, 0, out=nothing) is nothing
+    assert win.rget(1 - rank, out=nothing).wait() is nothing
+    win.put(nothing, 1 - rank)
+    win.fence()
 with NodeArray.assemble(world, np.ones((rank, 2))[:0], **how) as table:
     assert table.array.shape == (0, 2)
 with Array(world, (1,), **how) as array:
