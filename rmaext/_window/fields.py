@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from .._comm.columns import changed, each
-from .._memory import arrays
 from .._native._lib import lib
 from .._ops.core import Array, Place, Shape
 from .._ops.many import Call, Places, indices
@@ -100,12 +99,10 @@ class FieldView(View[ScalarT]):
             self._check_aligned(call, place)
         if count == 1:
             super()._run(call, place, buffers, what)
-        elif what.compare:
-            for k in range(count):
-                one = arrays.part_of(what, k * self._dtype.itemsize, 1, count)
-                super()._run(call, (rank, first + k, 1), buffers, one)
         elif count:
             values = buffers[0].reshape(-1) if what.operand else None
+            if what.compare:
+                values = self._pairs(buffers[1].reshape(-1), values)
             out = buffers[-1].reshape(-1) if what.result else None
             how = Call(call, what.kind, what.op, out is not None)
             self._many(how, what.type, rank, np.arange(first, first + count), values, out)

@@ -118,6 +118,10 @@ def test_indexing(comm):
         win.fence()
 
 
+def calls(window):
+    return sum(row["calls"] for row in window.stats if row["kind"] == "fetch")
+
+
 def test_updates(comm):
     p, peer = comm.size, neighbour(comm)
     with guarded(comm, 5, RECORD) as win:
@@ -137,6 +141,11 @@ def test_updates(comm):
         comm.Barrier()
         assert k.compare_and_swap(2, 70, peer, 12) == 2
         assert k.load(peer, 12) == 70
+        found = k.load(peer, 10, 4)
+        compare, before = found + [0, 0, 1, 0], calls(k)
+        assert k.compare_and_swap(compare, [7, 8, 9, 6], peer, 10).tolist() == found.tolist()
+        assert calls(k) == before + 1  # one operation for all of them
+        assert k.load(peer, 10, 4).tolist() == [7, 8, found[2], 6]
         k.rput(np.array([5, 6]), peer, 18).wait()
         assert k.rget(peer, 17, 3).wait().tolist()[1:] == [5, 6]
         comm.Barrier()
