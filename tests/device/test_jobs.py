@@ -136,6 +136,72 @@ print("end", flush=True)
     assert "route to rank 0 is fabric" not in log
 
 
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("Pooled", "a pool (cudaMallocAsync) has made that memory"),
+        ("Unexported", "without a descriptor (requestedHandleTypes)"),
+        ("Expandable", "3 blocks of cuMemCreate, each of which takes a descriptor"),
+    ],
+)
+def test_the_log_says_why_nobody_maps_memory(mpirun, kind, words):
+    """Of a pool, of blocks without descriptors, and of too many of them."""
+    code = f"""
+import logging, resource
+logging.basicConfig(level=logging.DEBUG, stream=sys.stdout)
+cuda.begin()
+memory = cuda.{kind}.from_numpy(np.full(300_000, rank + 1.0))
+rmaext.Window(world, begin(np.zeros(3))).close()  # opens what it needs
+most = resource.getrlimit(resource.RLIMIT_NOFILE)
+if {kind == "Expandable"}:
+    resource.setrlimit(resource.RLIMIT_NOFILE, (5, most[1]))
+win = rmaext.Window(world, memory)
+resource.setrlimit(resource.RLIMIT_NOFILE, most)
+assert win.route(peer) == "fabric"
+assert (win.get(peer) == peer + 1).all()
+win.close()
+logging.disable()
+print("end", flush=True)
+"""
+    log = run(mpirun, 2, code)
+    assert log.count(words) == 2, log
+
+
+def test_a_notification_whose_counts_are_not_mapped(mpirun):
+    """The memory is, and the notification goes by message, behind the data."""
+    code = """
+from rmaext._memory import node
+if rank == 0:  # as where memfd_create is forbidden
+    node.empty = lambda shape, dtype=float, **_: np.zeros(shape, dtype)
+win = rmaext.Window(world, begin(np.zeros(50_000)), timeout=20)
+assert win.route(0) == "ipc"
+for turn in range(1, 6):
+    if rank:
+        win.put_notify(np.full(50_000, float(turn)), 0, slot=2)
+        win.put_notify([], 0, slot=3)
+        win.flush(0)
+    else:
+        win.wait_notify(slot=2)
+        win.wait_notify(slot=3)
+        assert (win.get(0) == turn).all()
+    win.fence()
+if rank:  # a wait that a device makes long, too
+    cuda.cuda.device_hang(2)
+    threading.Timer(0.5, cuda.cuda.device_hang, [0]).start()
+    win.put_notify(np.full(7, 9.0), 0, 3, slot=4)
+    win.flush(0)
+else:
+    win.wait_notify(slot=4)
+    assert (win.get(0, 3, 7) == 9).all()
+win.fence()
+sent = {row["route"] for row in win.stats if row["kind"] == "notify" and row["target"] == 0}
+assert sent == ({"message"} if rank else set()), list(win.stats)
+win.close()
+print("end", flush=True)
+"""
+    run(mpirun, 2, code)
+
+
 def test_without_progress_threads(mpirun):
     """Puts and gets end though nobody serves."""
     code = """
