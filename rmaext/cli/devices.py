@@ -106,7 +106,8 @@ def words(found: dict[str, Any]) -> tuple[str, str]:
     count = found["cuda"]
     text = f"{count} device{'s' * (count > 1)}, driver {found['driver']}, {found['library']}; "
     if found["ipc"]:
-        return "ok", text + "two processes map each other's memory (CUDA IPC)"
+        text += "two processes map each other's memory (CUDA IPC); that of pools "
+        return "ok", text + "(cudaMallocAsync) its owner copies for others"
     text += f"two processes do not map each other's memory: {found['ipc_error']}. Its owner copies "
     text += "for others then, which is slower; in containers --ipc=host and --pid=host may help, "
     return "fails", text + "and WSL has no CUDA IPC"

@@ -45,7 +45,8 @@ def test_info_and_doctor_find_devices():
     assert re.fullmatch(r"\d+\.\d", found["driver"])
     assert found["ipc"] is True
     words = f"3 devices, driver {found['driver']}, {found['library']}; "
-    words += "two processes map each other's memory (CUDA IPC)\n"
+    words += "two processes map each other's memory (CUDA IPC); that of pools (cudaMallocAsync) "
+    words += "its owner copies for others\n"
     text = output("-m", "rmaext", "info", DEVICE_COUNT="3")
     assert f"\n  cuda       {words}  cuda:0     {found['devices'][0]}\n" in text
     text = output("-m", "rmaext", "doctor", "--limit", "50", DEVICE_COUNT="3")
