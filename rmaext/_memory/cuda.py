@@ -54,12 +54,18 @@ class _Kept:
 _in_use: set[_Kept] = set()
 
 
-@atexit.register
 def _let_go() -> None:
     """Keep no array any longer on whose device nothing goes on that was given up."""
     for kept in list(_in_use):  # and others add more meanwhile
         if kept.given and not _is_inherited() and not lib.rmaext_device_late(kept.device):
             _in_use.discard(kept)
+
+
+@atexit.register
+def _pin() -> None:
+    """Keep what is in use yet from the end of the interpreter, too."""
+    _let_go()
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(list(_in_use)))
 
 
 class _Facts(NamedTuple):

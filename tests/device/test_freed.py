@@ -109,6 +109,33 @@ def test_the_end_of_a_process_while_the_device_hangs(cuda, comm, run_python):
     ends(run_python(EXIT, env=ENV))
 
 
+LATE = """
+    import os, sys, weakref
+    import numpy as np
+    import rmaext
+    from device import device_array as cuda
+    cuda.begin()
+    array = cuda.Array.from_numpy(np.zeros(4), cuda.Stream())
+    array.stream.synchronize()
+    sys.told = weakref.ref(array, lambda _, write=os.write: write(1, b"freed"))
+    os.environ["RMAEXT_TIMEOUT"] = "0.3"
+    cuda.cuda.device_hang(1)
+    array.launch(lambda _: None)
+    try:
+        rmaext.elements(array, "f8")
+    except rmaext.RmaTimeout:
+        print("end", flush=True)
+    del array
+"""
+
+
+def test_an_array_whose_copy_goes_on_at_the_end(cuda, comm, run_python):
+    """The end of the interpreter does not free it, in whatever state its library is then."""
+    if not cuda.SIMULATED or comm.size > 1:
+        pytest.skip("no GPU hangs when it is told to")
+    ends(run_python(LATE, env=ENV))
+
+
 OLDER = """
     import threading
     import numpy as np
