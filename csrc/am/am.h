@@ -11,17 +11,12 @@
 
 /*
  * peers.c: a peer for an address, with its line of messages. Any thread inside
- * the fabric may call it; the fabric owns the peer. Returns 0 or -fi_errno with
- * a record. pidfd is as in rmaext_peer_add().
+ * the fabric may call it, but for a client, which the CQ's reader adds; and
+ * removes, when nothing is on its way to it. The fabric owns the peer. Returns
+ * 0 or -fi_errno with a record. pidfd is as in rmaext_peer_add().
  */
 int rmx_peer_add(struct rmaext_fabric *fabric, const void *address, size_t len,
-		 int pidfd, struct rmaext_peer **peer_p);
-/*
- * The same for a client, which the CQ's reader adds; and removes, when nothing
- * is on its way to it.
- */
-int rmx_client_add(struct rmaext_fabric *fabric, const void *address,
-		   size_t len, struct rmaext_peer **peer_p);
+		 int pidfd, bool client, struct rmaext_peer **peer_p);
 void rmx_client_remove(struct rmaext_fabric *fabric, struct rmaext_peer *peer);
 /*
  * am.c: rmaext_fabric_open() and _close() call the next five, with no other

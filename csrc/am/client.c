@@ -139,7 +139,8 @@ static bool place_give(struct rmaext_fabric *f,
 
 	if (!introduction_is_good(f, introduction) ||
 	    !place_is_free(f, turned, now) ||
-	    rmx_client_add(f, introduction->address, introduction->len, &peer))
+	    rmx_peer_add(f, introduction->address, introduction->len, -1, true,
+			 &peer))
 		return false;
 	peer->line->turned = turned;
 	peer->line->heard = now;
@@ -182,16 +183,14 @@ static int client_admit(struct rmaext_fabric *f,
 bool rmx_introduction_take(struct rmaext_fabric *f,
 			   struct rmx_receive_buffer *message)
 {
-	struct rmx_request_header q;
+	const struct rmx_request_header *q = message->request;
 	struct rmx_introduction introduction;
 	bool knows;
 
 	message->refusal = 0;
-	if (message->len < sizeof(q) + sizeof(introduction))
-		return false;
-	memcpy(&q, message->data, sizeof(q));
-	if (q.sender != RMX_WITH_INTRODUCTION &&
-	    q.sender != RMX_INTRODUCTION_ALONE)
+	if (message->len < sizeof(*q) + sizeof(introduction) ||
+	    (q->sender != RMX_WITH_INTRODUCTION &&
+	     q->sender != RMX_INTRODUCTION_ALONE))
 		return false;
 	message->len -= sizeof(introduction);
 	memcpy(&introduction, message->data + message->len,
@@ -200,9 +199,9 @@ bool rmx_introduction_take(struct rmaext_fabric *f,
 	knows = rmx_same_token(f->am->secret, introduction.secret);
 	pthread_mutex_unlock(&f->lock);
 	if (knows && introduction.len <= sizeof(introduction.address))
-		message->refusal =
-			client_admit(f, &introduction, q.token, message->since);
-	return q.sender == RMX_INTRODUCTION_ALONE;
+		message->refusal = client_admit(f, &introduction, q->token,
+						message->since);
+	return q->sender == RMX_INTRODUCTION_ALONE;
 }
 
 bool rmx_reply_is_overdue(const struct rmx_receive_buffer *message)

@@ -101,27 +101,21 @@ void rmx_reply_send_deferred(struct rmaext_fabric *f)
 /* Does it only put and notify? Nothing of the request has been checked yet. */
 static bool request_only_notifies(const struct rmx_receive_buffer *message)
 {
-	struct rmx_request_header q;
-	struct rmx_item item;
+	const struct rmx_request_header *q = message->request;
+	const struct rmx_item *item = (const void *)(q + 1);
 
-	if (message->len < sizeof(q) + sizeof(item))
-		return false;
-	memcpy(&q, message->data, sizeof(q));
-	memcpy(&item, message->data + sizeof(q), sizeof(item));
-	return q.count == 1 && item.flags == RMX_WITH_NOTIFY;
+	return message->len >= sizeof(*q) + sizeof(*item) && q->count == 1 &&
+	       item->flags == RMX_WITH_NOTIFY;
 }
 
 /* Takes the deferred reply to a request of ours off the end of a request. */
 static void request_take_reply(struct rmaext_fabric *f,
 			       struct rmx_receive_buffer *message)
 {
-	struct rmx_request_header q;
 	struct rmx_reply_header reply;
 
-	if (message->len < sizeof(q) + sizeof(reply))
-		return;
-	memcpy(&q, message->data, sizeof(q));
-	if (!q.replies)
+	if (message->len < sizeof(*message->request) + sizeof(reply) ||
+	    !message->request->replies)
 		return;
 	message->len -= sizeof(reply);
 	memcpy(&reply, message->data + message->len, sizeof(reply));
@@ -129,35 +123,11 @@ static void request_take_reply(struct rmaext_fabric *f,
 		rmx_message_answered(f, (char *)&reply, sizeof(reply));
 }
 
-/*
- * Both name the same origin. That is taken on trust: who knows the window's
- * token is one of its ranks.
- */
-static bool request_same_origin(const struct rmx_receive_buffer *a,
-				const struct rmx_receive_buffer *b)
-{
-	const size_t at = offsetof(struct rmx_request_header, name);
-
-	return !memcmp(a->data + at, b->data + at, sizeof(uint64_t));
-}
-
-static bool request_same_window(const struct rmx_receive_buffer *a,
-				const struct rmx_receive_buffer *b)
-{
-	const size_t at = offsetof(struct rmx_request_header, token);
-
-	return !memcmp(a->data + at, b->data + at, RMX_TOKEN);
-}
-
 /* The list of those that wait of this origin, and of some others. */
 static struct rmx_receive_buffer **
 chain_find(struct rmx_am *am, const struct rmx_receive_buffer *message)
 {
-	uint64_t name;
-
-	memcpy(&name, message->data + offsetof(struct rmx_request_header, name),
-	       sizeof(name));
-	return &am->chains[name % RMX_CHAINS];
+	return &am->chains[message->request->name % RMX_CHAINS];
 }
 
 static void request_postpone(struct rmx_am *am,
@@ -184,12 +154,15 @@ static bool request_may_be_early(const struct rmx_receive_buffer *message)
  * Carries a request out, or lets it wait behind another of its origin and
  * window that waits: the window may come between the two, and the updates of
  * one origin stay in order. If an origin has more requests blocked than it has
- * credits, it has given some of them up: then this one is refused.
+ * credits, it has given some of them up: then this one is refused. Who the
+ * origin is, is taken on trust: who knows the window's token is one of its
+ * ranks.
  */
 static void request_dispatch(struct rmaext_fabric *f,
 			     struct rmx_receive_buffer *message, int64_t ns)
 {
 	struct rmx_am *am = f->am;
+	const struct rmx_request_header *q = message->request;
 	const bool may_wait =
 		am->early_count < RMX_CREDITS * rmx_peers_expected(f) &&
 		request_may_be_early(message);
@@ -199,10 +172,10 @@ static void request_dispatch(struct rmaext_fabric *f,
 
 	for (struct rmx_receive_buffer *it = *chain_find(am, message); it;
 	     it = it->chain) {
-		if (!request_same_origin(it, message))
+		if (it->request->name != q->name)
 			continue;
 		blocked += it->state == RMX_BLOCKED;
-		if (!request_same_window(it, message))
+		if (memcmp(it->request->token, q->token, RMX_TOKEN) != 0)
 			continue;
 		if (it->state == RMX_BLOCKED)
 			served = RMX_NO_GUARD;

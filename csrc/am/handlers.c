@@ -135,19 +135,16 @@ static int request_carry_out(struct rmaext_window *w,
 static void request_describe(const struct rmx_receive_buffer *message,
 			     struct rmaext_record_event *event)
 {
-	const char *at = message->data + sizeof(struct rmx_request_header);
-	unsigned int kind;
-	struct rmx_item item;
+	const struct rmx_item *item = (const void *)(message->request + 1);
+	unsigned int kind =
+		rmx_counted_as(item->kind, item->flags & RMX_WITH_FETCH);
 
-	memcpy(&item, at, sizeof(item));
-	kind = rmx_counted_as(item.kind, item.flags & RMX_WITH_FETCH);
-	event->offset = item.offset;
-	if (item.form == RMX_ELEMENTS)
-		memcpy(&event->offset, at + sizeof(item),
-		       sizeof(event->offset));
-	if (item.flags & RMX_WITH_NOTIFY) {
+	event->offset = item->offset;
+	if (item->form == RMX_ELEMENTS)
+		memcpy(&event->offset, item + 1, sizeof(event->offset));
+	if (item->flags & RMX_WITH_NOTIFY) {
 		kind = RMAEXT_DID_NOTIFY;
-		event->offset = item.slot;
+		event->offset = item->slot;
 	}
 	event->bytes = message->sum.bytes;
 	event->more = (uint32_t)message->sum.elements - 1;
@@ -156,9 +153,9 @@ static void request_describe(const struct rmx_receive_buffer *message,
 
 /* Adds the event of a request that was carried out here, or refused. */
 static void request_record(const struct rmaext_window *w,
-			   const struct rmx_request_header *q,
 			   const struct rmx_receive_buffer *message, int status)
 {
+	const struct rmx_request_header *q = message->request;
 	struct rmaext_record_event event = {
 		.begin = message->since,
 		.window = w->tally.id,
@@ -182,32 +179,31 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 			  struct rmx_receive_buffer *message, bool may_wait,
 			  int64_t ns)
 {
-	struct rmx_reply_header reply = {.magic = RMX_REPLY};
+	const struct rmx_request_header *q = message->request;
+	struct rmx_reply_header reply = {
+		.magic = RMX_REPLY,
+		.id = q->id,
+		.status = message->refusal,
+	};
 	struct rmaext_window *w = NULL;
-	struct rmx_request_header q;
 	bool late;
 
-	if (message->len < sizeof(q))
-		return RMX_NOTHING;
-	memcpy(&q, message->data, sizeof(q));
-	reply.id = q.id;
-	memcpy(reply.token, q.token, sizeof(reply.token));
-	message->reply = sizeof(q);
+	memcpy(reply.token, q->token, sizeof(reply.token));
+	message->reply = sizeof(*q);
 	message->reply_len = 0;
-	reply.status = message->refusal;
 	if (!reply.status)
-		reply.status = window_enter_named(f, q.token, &w);
+		reply.status = window_enter_named(f, q->token, &w);
 	if (!reply.status) {
 		message->patience = 2 * w->timeout;
-		message->peer = w->invites ? rmx_peer_find(f, q.name, true)
-				: q.rank < w->count
-					? rmx_member_peer(w->members, q.rank)
+		message->peer = w->invites ? rmx_peer_find(f, q->name, true)
+				: q->rank < w->count
+					? rmx_member_peer(w->members, q->rank)
 					: NULL;
 		if (message->peer) {
 			message->peer->line->heard = message->since;
 			reply.status = request_carry_out(w, message, ns);
 			if (reply.status != RMAEXT_PENDING)
-				request_record(w, &q, message, reply.status);
+				request_record(w, message, reply.status);
 		}
 		late = reply.status == RMAEXT_PENDING &&
 		       rmx_now() - message->since > w->timeout;
@@ -217,9 +213,9 @@ enum rmx_served rmx_serve(struct rmaext_fabric *f,
 		if (late)
 			reply.status = -FI_ETIMEDOUT;
 	} else {
-		message->peer = rmx_origin_find(f, q.name, q.rank);
+		message->peer = rmx_origin_find(f, q->name, q->rank);
 		if (reply.status == -FI_ENOENT && message->peer && may_wait &&
-		    !q.sender)
+		    !q->sender)
 			return RMX_NO_WINDOW;
 		if (!message->refusal)
 			reply.status = -FI_ESHUTDOWN;

@@ -70,10 +70,8 @@ static void credit_return(struct rmx_send_buffer *buffer)
 
 void rmx_message_free(struct rmx_am *am, struct rmx_send_buffer *buffer)
 {
-	if (!buffer->sent)
-		return;
-	credit_return(buffer);
-	send_buffer_free(am, buffer);
+	if (buffer->sent)
+		rmx_message_drop(am, buffer);
 }
 
 void rmx_message_done(struct rmx_am *am, struct rmx_send_buffer *buffer)
@@ -88,7 +86,6 @@ static struct rmx_send_buffer *message_new(struct rmaext_fabric *f,
 					   const struct rmaext_window *w)
 {
 	struct rmx_send_buffer *buffer = send_buffer_take(f);
-	struct rmx_request_header *q;
 
 	if (!buffer)
 		return NULL;
@@ -99,8 +96,7 @@ static struct rmx_send_buffer *message_new(struct rmaext_fabric *f,
 	if (buffer->next)
 		buffer->next->prev = &buffer->next;
 	peer->line->send_buffers = buffer;
-	q = (struct rmx_request_header *)buffer->data;
-	*q = (struct rmx_request_header){
+	buffer->request = (struct rmx_request_header){
 		.magic = RMX_REQUEST,
 		.id = (uint64_t)buffer->generation << 32 |
 		      (uint64_t)(buffer - f->am->send_buffers),
@@ -108,7 +104,7 @@ static struct rmx_send_buffer *message_new(struct rmaext_fabric *f,
 		.rank = (uint32_t)w->self,
 		.sender = w->is_client ? RMX_CLIENT : RMX_RANK,
 	};
-	memcpy(q->token, w->token, sizeof(q->token));
+	memcpy(buffer->request.token, w->token, sizeof(w->token));
 	return buffer;
 }
 
@@ -117,17 +113,14 @@ static void introduction_send(struct rmaext_fabric *f, struct rmaext_peer *peer,
 			      const struct rmaext_window *w)
 {
 	struct rmx_send_buffer *buffer = message_new(f, peer, w);
-	struct rmx_request_header *q;
 	struct iovec all;
 
 	if (!buffer)
 		return;
-	q = (struct rmx_request_header *)buffer->data;
-	q->sender = RMX_INTRODUCTION_ALONE;
-	all = (struct iovec){
-		buffer->data,
-		sizeof(*q) + rmx_introduction_write(w, peer, (char *)(q + 1)),
-	};
+	buffer->request.sender = RMX_INTRODUCTION_ALONE;
+	all = (struct iovec){buffer->data, sizeof(buffer->request)};
+	all.iov_len +=
+		rmx_introduction_write(w, peer, buffer->data + all.iov_len);
 	if (rmx_message_send(f, buffer, &all, 1, NULL))
 		rmx_message_drop(f->am, buffer);
 }

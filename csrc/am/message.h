@@ -146,7 +146,10 @@ struct rmx_send_buffer {
 	bool loaned;
 	bool sent;  /* the provider is done with data and loaned values */
 	bool ended; /* it was answered before it was `sent` */
-	_Alignas(64) char data[RMX_MESSAGE];
+	union {
+		_Alignas(64) char data[RMX_MESSAGE];
+		struct rmx_request_header request; /* with which it begins */
+	};
 };
 
 /* All items of a request that was checked. */
@@ -168,7 +171,11 @@ struct rmx_receive_buffer {
 	struct rmx_receive_buffer *next; /* in the list of its state */
 	/* early or blocked: the next in its list of am->chains */
 	struct rmx_receive_buffer *chain;
-	char *data;		  /* RMX_RECEIVE_BYTES; NULL: never used */
+	union {
+		char *data; /* RMX_RECEIVE_BYTES; NULL: never used */
+		/* with which it begins, once message_take() has seen one */
+		const struct rmx_request_header *request;
+	};
 	struct rmx_region region; /* of data, if it has to be registered */
 	int64_t since;		  /* when it came, or its reply began to wait */
 	int64_t patience;	  /* ns that the reply to a rank waits */

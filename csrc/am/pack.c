@@ -5,11 +5,6 @@
  */
 #include "am/pack.h"
 
-static struct rmx_request_header *header_of(struct rmx_send_buffer *buffer)
-{
-	return (struct rmx_request_header *)buffer->data;
-}
-
 /* -- items */
 
 static struct rmx_item item_of(const struct rmx_op *op, enum rmx_form form,
@@ -48,7 +43,7 @@ static char *item_begin(struct rmx_send_buffer *buffer, size_t end,
 {
 	char *at = buffer->data + RMX_ALIGNED(end);
 
-	header_of(buffer)->count++;
+	buffer->request.count++;
 	memcpy(at, item, sizeof(*item));
 	if (item->flags & RMX_WITH_FETCH)
 		buffer->results = (uint32_t)(RMX_ALIGNED(buffer->results) +
@@ -244,7 +239,7 @@ static int part_pack(struct rmx_send_buffer *buffer, const struct rmx_op *op,
 		s.values = op->len - op->posted;
 	row = row_of(op, op->offset + op->posted, s.values,
 		     op->notify >= 0 && op->posted + s.values == op->len);
-	item_begin(buffer, sizeof(struct rmx_request_header), &row);
+	item_begin(buffer, sizeof(buffer->request), &row);
 	iov->iov_len = RMX_HEADERS;
 	for (unsigned int i = 0; i < s.operands; i++) {
 		const char *from =
@@ -273,7 +268,7 @@ static int part_pack(struct rmx_send_buffer *buffer, const struct rmx_op *op,
 int rmx_pack(struct rmx_send_buffer *buffer, struct rmx_op *op,
 	     struct rmx_packed *packed)
 {
-	size_t end = sizeof(struct rmx_request_header);
+	size_t end = sizeof(buffer->request);
 
 	*packed = (struct rmx_packed){
 		.iov = {{buffer->data, 0}},

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 
 /* net/ gives a peer its address, this room its line. */
-static int peer_new(struct rmaext_fabric *f, const void *address, size_t len,
-		    int pidfd, bool client, struct rmaext_peer **peer_p)
+int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
+		 int pidfd, bool client, struct rmaext_peer **peer_p)
 {
 	struct rmaext_peer *peer = calloc(1, sizeof(*peer));
 	struct rmx_line *line = calloc(1, sizeof(*line));
@@ -29,18 +29,6 @@ static int peer_new(struct rmaext_fabric *f, const void *address, size_t len,
 	return 0;
 }
 
-int rmx_peer_add(struct rmaext_fabric *f, const void *address, size_t len,
-		 int pidfd, struct rmaext_peer **peer_p)
-{
-	return peer_new(f, address, len, pidfd, false, peer_p);
-}
-
-int rmx_client_add(struct rmaext_fabric *f, const void *address, size_t len,
-		   struct rmaext_peer **peer_p)
-{
-	return peer_new(f, address, len, -1, true, peer_p);
-}
-
 void rmx_client_remove(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	rmx_peer_remove(f, peer);
@@ -57,7 +45,7 @@ int rmaext_peer_add(rmaext_fabric *f, const void *address, size_t len,
 		return ret;
 	ret = rmx_admission_add(&f->admission, address, len, 1);
 	if (!ret)
-		ret = rmx_peer_add(f, address, len, pidfd, peer_p);
+		ret = rmx_peer_add(f, address, len, pidfd, false, peer_p);
 	rmx_fabric_leave(f);
 	return ret;
 }

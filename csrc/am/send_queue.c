@@ -117,19 +117,17 @@ static size_t message_append(struct rmaext_fabric *f,
 			     struct rmx_send_buffer *buffer,
 			     const struct rmx_op *op, size_t end)
 {
-	struct rmx_request_header *q =
-		(struct rmx_request_header *)buffer->data;
 	struct rmx_am *am = f->am;
 
 	if (rmx_op_is_announcement(op)) { /* a client's first, alone in it */
-		q->sender = RMX_WITH_INTRODUCTION;
+		buffer->request.sender = RMX_WITH_INTRODUCTION;
 		return end + rmx_introduction_write(op->window, buffer->peer,
 						    buffer->data + end);
 	}
 	if (buffer->bulk || atomic_load(&am->deferred_to) != buffer->peer ||
 	    end > RMX_MESSAGE - sizeof(am->deferred))
 		return end;
-	q->replies = 1;
+	buffer->request.replies = 1;
 	memcpy(buffer->data + end, &am->deferred, sizeof(am->deferred));
 	return end + sizeof(am->deferred);
 }
@@ -142,13 +140,11 @@ static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
 {
 	struct rmx_op *op = peer->line->queue;
 	struct rmx_send_buffer *buffer = rmx_message_new(f, peer, op->window);
-	const struct rmx_request_header *q;
 	struct rmx_packed packed;
 	int ret;
 
 	if (!buffer)
 		return -FI_EAGAIN;
-	q = (const struct rmx_request_header *)buffer->data;
 	ret = rmx_pack(buffer, op, &packed);
 	if (buffer->bulk) { /* whoever gives its credit back counts it down */
 		peer->line->bulks++;
@@ -164,7 +160,7 @@ static int line_send(struct rmaext_fabric *f, struct rmaext_peer *peer)
 		rmx_message_drop(f->am, buffer);
 		return ret;
 	}
-	if (q->replies)
+	if (buffer->request.replies)
 		atomic_store(&f->am->deferred_to, NULL);
 	buffer->op = op;
 	if (buffer->shared)

@@ -73,7 +73,8 @@ struct rmx_hooks {
 	bool (*written)(struct rmx_op *op);
 	/* Adds the process at an address, as rmaext_peer_add() does. */
 	int (*add_peer)(struct rmaext_fabric *fabric, const void *address,
-			size_t len, int pidfd, struct rmaext_peer **peer_p);
+			size_t len, int pidfd, bool client,
+			struct rmaext_peer **peer_p);
 	/*
 	 * A flush of these ranks waits: what is to go to them goes as soon as
 	 * credits allow. The caller holds no lock.

@@ -183,7 +183,7 @@ static struct rmaext_peer *member_add(const struct rmaext_members *m,
 			close(fd);
 		return peer;
 	}
-	if (f->hooks->add_peer(f, address, m->address_len, fd, &peer)) {
+	if (f->hooks->add_peer(f, address, m->address_len, fd, false, &peer)) {
 		if (fd >= 0)
 			close(fd);
 		return NULL;

@@ -13,9 +13,10 @@ enum { SIZE = 64 };
 static int refused;
 
 static int refuse(struct rmaext_fabric *f, const void *address, size_t len,
-		  int pidfd, struct rmaext_peer **peer_p)
+		  int pidfd, bool client, struct rmaext_peer **peer_p)
 {
-	(void)f, (void)address, (void)len, (void)pidfd, (void)peer_p;
+	(void)f, (void)address, (void)len, (void)pidfd, (void)client;
+	(void)peer_p;
 	refused++;
 	return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "refuse", "it is full");
 }
