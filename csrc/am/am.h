@@ -249,14 +249,4 @@ struct rmaext_error rmx_refusal(const struct rmaext_window *window,
 /* Fails all requests and lines: the endpoint is gone. am->lock is held. */
 void rmx_message_fail_all(struct rmaext_fabric *fabric,
 			  const struct rmaext_error *record);
-/*
- * Ends an operation of which nothing is in line or on its way any more; it may
- * be freed by this. am->lock is held.
- */
-static inline void rmx_op_settle(struct rmx_op *op)
-{
-	if (!op->queued && !op->flying)
-		rmx_op_end(op);
-}
-
 #endif

@@ -64,7 +64,6 @@ static void coalesced_grow_by(struct rmx_line *line, struct rmx_op *op,
 {
 	coalesced_append(op, w->first + it->offset, it->operand);
 	op->len += op->unit;
-	op->whole += op->unit;
 	line->queued += op->unit;
 }
 

@@ -50,18 +50,9 @@ static int put_write(struct rmaext_window *w, const struct rmaext_call *c,
 	 */
 	const bool copy = len <= RMX_COPY_MAX && len <= w->fabric->limits.chunk;
 	struct rmx_op *op;
-	int ret = copy ? rmx_op_new(w, c, false, len, len, &op)
-		       : rmx_op_over(w, c, 0, &op);
+	int ret = rmx_op_over(w, c, copy, 0, &op);
 
-	if (ret)
-		return ret;
-	op->buffered = copy;
-	if (copy) {
-		memcpy(op->local, c->operand, len);
-		if (w->fabric->limits.registers)
-			atomic_fetch_add(&w->fabric->cache.bounced, 1);
-	}
-	return rmx_op_run(op, op_p);
+	return ret ? ret : rmx_op_run(op, op_p);
 }
 
 static int put_start(struct rmaext_window *w, const struct rmaext_call *c,

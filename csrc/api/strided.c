@@ -50,7 +50,7 @@ static int strided_post(struct rmaext_window *w, const struct rmaext_call *c,
 			const struct rmx_layout *l, struct rmaext_op **op_p)
 {
 	struct rmx_op *op;
-	int ret = rmx_op_over(w, c, loops_bytes(l), &op);
+	int ret = rmx_op_over(w, c, false, loops_bytes(l), &op);
 
 	if (ret)
 		return ret;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: BSD-3-Clause */
 /*
  * Bounce buffers: registered memory of this library, for operations that copy
- * short buffers (see rmx_op_new()). A slab of many of them is registered at
+ * short buffers (see rmx_op_over()). A slab of many of them is registered at
  * once.
  */
 #include "net/endpoint.h"

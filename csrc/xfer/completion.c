@@ -223,8 +223,10 @@ bool rmx_op_complete(struct rmaext_fabric *f, void *named,
 	return true;
 }
 
-void rmx_op_end(struct rmx_op *op)
+void rmx_op_settle(struct rmx_op *op)
 {
+	if (op->queued || op->flying)
+		return;
 	atomic_fetch_add(&op->target->finished, 1);
 	op_completed(op);
 }

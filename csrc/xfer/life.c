@@ -153,7 +153,7 @@ void rmx_op_waits(struct rmx_op *op, int64_t now)
 }
 
 /* Inside the window. */
-static int op_wait(struct rmx_op *op, int64_t slice)
+static int op_wait_inside(struct rmx_op *op, int64_t slice)
 {
 	const bool request = rmx_op_is_request(op);
 	struct rmaext_fabric *f = op->fabric;
@@ -180,8 +180,9 @@ static int op_wait(struct rmx_op *op, int64_t slice)
 	return ret;
 }
 
-int rmx_op_wait(struct rmx_op *op, int64_t slice)
+static int op_wait(struct rmaext_op *owned, int64_t slice)
 {
+	struct rmx_op *op = rmx_op_of(owned);
 	struct rmaext_window *w = op->window;
 	int ret;
 
@@ -196,7 +197,7 @@ int rmx_op_wait(struct rmx_op *op, int64_t slice)
 	ret = rmx_window_enter(w, "wait");
 	if (ret)
 		return ret;
-	ret = op_wait(op, slice);
+	ret = op_wait_inside(op, slice);
 	rmx_window_leave(w);
 	return ret;
 }
@@ -220,7 +221,7 @@ int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p)
 		ret = rmx_op_report(op);
 		rmx_now_out(op->window->tally.id, ret, false);
 	} else {
-		ret = op_wait(op, RMX_SLICE);
+		ret = op_wait_inside(op, RMX_SLICE);
 	}
 	/* it may have ended since, and then the next wait reports it */
 	if (ret == RMAEXT_PENDING || !rmx_op_has_ended(op))
@@ -232,8 +233,9 @@ int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p)
 
 /* -- the owner lets go of it */
 
-int rmx_op_release(struct rmx_op *op)
+static int op_release(struct rmaext_op *owned)
 {
+	struct rmx_op *op = rmx_op_of(owned);
 	struct rmx_backlog *backlog = &op->fabric->transfers->backlog;
 	const bool request = rmx_op_is_request(op);
 
@@ -257,22 +259,12 @@ int rmx_op_release(struct rmx_op *op)
 	return 0;
 }
 
-static int owned_wait(struct rmaext_op *owned, int64_t slice)
-{
-	return rmx_op_wait(rmx_op_of(owned), slice);
-}
-
-static int owned_release(struct rmaext_op *owned)
-{
-	return rmx_op_release(rmx_op_of(owned));
-}
-
-static int64_t owned_rank(const struct rmaext_op *owned)
+static int64_t op_rank(const struct rmaext_op *owned)
 {
 	return ((const struct rmx_op *)owned)->rank;
 }
 
-static bool owned_cancel(struct rmaext_op *owned)
+static bool op_cancel(struct rmaext_op *owned)
 {
 	const struct rmaext_error record = {
 		.code = -FI_ECANCELED,
@@ -297,10 +289,10 @@ static bool owned_cancel(struct rmaext_op *owned)
 }
 
 static const struct rmx_life op_life = {
-	.wait = owned_wait,
-	.release = owned_release,
-	.cancel = owned_cancel,
-	.rank = owned_rank,
+	.wait = op_wait,
+	.release = op_release,
+	.cancel = op_cancel,
+	.rank = op_rank,
 };
 
 /* -- others */

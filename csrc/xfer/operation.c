@@ -32,9 +32,10 @@ char *rmx_op_payload(struct rmx_op *op)
 	return op->context ? op->context->payload : (char *)(op + 1);
 }
 
-int rmx_op_new(struct rmaext_window *window, const struct rmaext_call *c,
-	       bool is_message, uint64_t len, size_t payload,
-	       struct rmx_op **op_p)
+/* Of `len` bytes; op->local is the payload, if there is any. */
+static int op_new(struct rmaext_window *window, const struct rmaext_call *c,
+		  bool is_message, uint64_t len, size_t payload,
+		  struct rmx_op **op_p)
 {
 	const int64_t rank = c->rank;
 	struct rmaext_window *root = window->root;
@@ -74,7 +75,6 @@ int rmx_op_new(struct rmaext_window *window, const struct rmaext_call *c,
 	op->is_message = is_message;
 	op->offset = window->first + c->offset;
 	op->len = len;
-	op->chunk = f->limits.chunk;
 	op->notify = c->notify - 1;
 	op->bounce = !context && op_fits_bounce(f, payload);
 	if (payload) {
@@ -86,13 +86,13 @@ int rmx_op_new(struct rmaext_window *window, const struct rmaext_call *c,
 }
 
 int rmx_message_op(struct rmaext_window *w, const struct rmaext_call *c,
-		   bool copy, size_t room, struct rmx_op **op_p)
+		   bool buffered, size_t room, struct rmx_op **op_p)
 {
 	const bool update = c->kind == RMAEXT_UPDATE;
 	const size_t unit = update ? rmx_unit_of(c->type) : 1;
 	const uint64_t len = c->count * unit;
 	struct rmx_op *op;
-	int ret = rmx_op_new(w, c, true, len, room + (copy ? len : 0), &op);
+	int ret = op_new(w, c, true, len, room + (buffered ? len : 0), &op);
 
 	if (ret)
 		return ret;
@@ -101,16 +101,16 @@ int rmx_message_op(struct rmaext_window *w, const struct rmaext_call *c,
 	op->unit = unit;
 	op->operand = c->operand;
 	op->compare = c->compare;
-	op->buffered = copy;
-	if (copy && len)
+	op->buffered = buffered;
+	if (buffered && len)
 		op->operand = memcpy(op->local + room, c->operand, len);
-	op->local = copy ? NULL : c->result;
+	op->local = buffered ? NULL : c->result;
 	*op_p = op;
 	return 0;
 }
 
 int rmx_op_over(struct rmaext_window *w, const struct rmaext_call *c,
-		size_t room, struct rmx_op **op_p)
+		bool buffered, size_t room, struct rmx_op **op_p)
 {
 	struct rmaext_fabric *f = w->fabric;
 	const bool demanded = f->limits.registers, get = c->kind == RMAEXT_GET;
@@ -118,8 +118,9 @@ int rmx_op_over(struct rmaext_window *w, const struct rmaext_call *c,
 	const uint64_t len = c->count;
 	const size_t before = (room + 15) & ~(size_t)15;
 	const bool copy =
-		demanded && len <= RMX_COPY_MAX &&
-		rmx_bounce_fits(f, sizeof(struct rmx_op) + before + len);
+		buffered ||
+		(demanded && len <= RMX_COPY_MAX &&
+		 rmx_bounce_fits(f, sizeof(struct rmx_op) + before + len));
 	struct rmx_cached_buffer *origin = NULL;
 	struct rmx_op *op;
 	int ret = 0;
@@ -127,14 +128,14 @@ int rmx_op_over(struct rmaext_window *w, const struct rmaext_call *c,
 	if (demanded && !copy)
 		ret = rmx_cache_get(f, buf, len, get, &origin);
 	if (!ret)
-		ret = rmx_op_new(w, c, false, len, copy ? before + len : room,
-				 &op);
+		ret = op_new(w, c, false, len, copy ? before + len : room, &op);
 	if (ret) {
 		if (origin)
 			rmx_cache_put(f, origin);
 		return ret;
 	}
 	*op_p = op;
+	op->buffered = buffered;
 	if (!copy) {
 		op->local = (char *)(uintptr_t)buf;
 		op->registered = origin;
@@ -146,7 +147,8 @@ int rmx_op_over(struct rmaext_window *w, const struct rmaext_call *c,
 		op->result = (char *)(uintptr_t)buf;
 	else
 		memcpy(op->local, buf, len);
-	atomic_fetch_add(&f->cache.bounced, 1);
+	if (demanded)
+		atomic_fetch_add(&f->cache.bounced, 1);
 	return 0;
 }
 
@@ -192,7 +194,6 @@ void rmx_op_note(struct rmx_op *op)
 	if (!op->window->tally.id)
 		return;
 	op->begun = rmx_now();
-	op->whole = op->len;
 	op->site = rmx_event_site();
 	op->thread = rmx_thread_index();
 }
@@ -222,7 +223,7 @@ void rmx_op_note_end(const struct rmx_op *op)
 		.end = rmx_now(),
 		.offset = kind == RMAEXT_DID_NOTIFY ? (uint64_t)op->notify
 						    : op->offset,
-		.bytes = op->whole,
+		.bytes = op->len,
 		.window = tally->id,
 		.target = (int32_t)op->rank,
 		.site = op->site,

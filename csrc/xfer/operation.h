@@ -34,8 +34,7 @@ struct rmx_op {
 	int kind;     /* as RMAEXT_PUT */
 	int op, type; /* of an update, as RMAEXT_SUM, RMAEXT_INT8 */
 	int notify;   /* slot of a put; -1: none */
-	size_t unit;  /* bytes of an element; chunks are multiples of it */
-	size_t chunk; /* the most bytes of a chunk */
+	size_t unit;  /* bytes of an element of a message */
 	uint64_t offset, len, posted;
 	/*
 	 * NULL: one range, of len bytes at offset. In messages am->lock guards
@@ -86,9 +85,8 @@ struct rmx_op {
 	uint64_t share; /* of target->pending, see there; 0: it is in `gets` */
 	/* its owner has given up waiting, but still has it */
 	atomic_bool abandoned;
-	/* for the record: 0, or when it began; its bytes, site and thread */
+	/* for the record: 0, or when it began; its site and thread */
 	int64_t begun;
-	uint64_t whole;
 	uint32_t site;
 	uint16_t thread;
 	int outcome;	   /* the error that it has ended with; or 0 */
@@ -173,28 +171,24 @@ void rmx_context_give(struct rmaext_fabric *fabric, struct rmaext_peer *peer,
 unsigned int rmx_contexts_in_flight(const struct rmaext_fabric *fabric);
 
 /*
- * operation.c: make an operation of `len` bytes on checked places, with room
- * for `payload` bytes at rmx_op_payload(); op->local is that room if there is
- * any. A request does not lie in a context. The caller is inside the window and
- * becomes the owner. Returns 0 or -fi_errno with a record.
- */
-int rmx_op_new(struct rmaext_window *window, const struct rmaext_call *call,
-	       bool is_message, uint64_t len, size_t payload,
-	       struct rmx_op **op_p);
-/*
- * The same of a put or get by the NIC. Where the provider demands registered
- * memory, op->local is a registered copy of a short origin buffer, and a longer
- * one is registered until the operation lets go of it. The caller may use
- * `room` bytes at rmx_op_payload().
+ * operation.c: make an operation on checked places, with `room` for the caller
+ * at rmx_op_payload(). A request does not lie in a context. The caller is
+ * inside the window and becomes the owner. They return 0 or -fi_errno with a
+ * record.
+ *
+ * A put or get by the NIC. Where the provider demands registered memory,
+ * op->local is a registered copy of a short origin buffer, and a longer one is
+ * registered until the operation lets go of it. buffered: a put is copied in
+ * any case, so that nobody has to wait for it.
  */
 int rmx_op_over(struct rmaext_window *window, const struct rmaext_call *call,
-		size_t room, struct rmx_op **op_p);
+		bool buffered, size_t room, struct rmx_op **op_p);
 /*
- * The same of a call that goes as messages. copy: what it sends is copied, so
- * that nobody has to wait for it.
+ * A call that goes as messages. buffered: what it sends is copied, so that
+ * nobody has to wait for it.
  */
 int rmx_message_op(struct rmaext_window *window, const struct rmaext_call *call,
-		   bool copy, size_t room, struct rmx_op **op_p);
+		   bool buffered, size_t room, struct rmx_op **op_p);
 char *rmx_op_payload(struct rmx_op *op);
 /*
  * free: of an operation that has no owner, or was not begun. let_go gives back
@@ -268,8 +262,10 @@ static inline void rmx_pending_sub(struct rmx_target *t, uint64_t share)
  */
 static inline unsigned int rmx_op_spins(const struct rmx_op *op)
 {
-	return 1 + (unsigned int)(op->len < op->chunk ? op->len : op->chunk) /
-			   (64 << 10);
+	const size_t chunk = op->fabric->limits.chunk;
+
+	return 1 +
+	       (unsigned int)(op->len < chunk ? op->len : chunk) / (64 << 10);
 }
 
 /*
@@ -313,10 +309,11 @@ bool rmx_op_complete(struct rmaext_fabric *fabric, void *named,
 struct rmaext_error rmx_post_failure(const struct rmaext_fabric *fabric,
 				     int64_t rank, int code);
 /*
- * Ends an operation that goes as messages: each was answered, has failed or was
- * given up. The caller holds am->lock; the operation may be freed by this.
+ * Ends an operation that goes as messages, if nothing of it is in line or on
+ * its way any more: each was answered, has failed or was given up. The caller
+ * holds am->lock; the operation may be freed by this.
  */
-void rmx_op_end(struct rmx_op *op);
+void rmx_op_settle(struct rmx_op *op);
 /* Is the answer to a read on its way? Asked while the fabric closes. */
 bool rmx_op_reads(const struct rmaext_fabric *fabric);
 /*
@@ -341,7 +338,7 @@ int rmx_op_report(struct rmx_op *op);
 void rmx_op_told(struct rmx_op *op);
 
 /*
- * life.c: the callers are inside the window, but for those of wait and release.
+ * life.c: the callers are inside the window.
  *
  * Begins a new operation and, unless it is a request, waits for one slice. 0:
  * it has ended, or is a copy that others complete, and it is gone. Else the
@@ -351,12 +348,6 @@ void rmx_op_told(struct rmx_op *op);
  * have set op->siblings.
  */
 int rmx_op_run(struct rmx_op *op, struct rmaext_op **op_p);
-/*
- * The owner waits for it, and lets go of it: as rmaext_op_wait() and
- * rmaext_op_release().
- */
-int rmx_op_wait(struct rmx_op *op, int64_t slice);
-int rmx_op_release(struct rmx_op *op);
 static inline bool rmx_op_has_ended(const struct rmx_op *op)
 {
 	return __atomic_load_n(op->ended, __ATOMIC_ACQUIRE);
@@ -395,7 +386,7 @@ static inline struct rmx_remote rmx_remote_at(const struct rmaext_fabric *f,
  * for that or the window is another job's, by message. A put by the NIC that
  * notifies has a message behind it, which goes once the bytes are there; what
  * this rank sends by message afterwards goes behind that. Returns as
- * rmx_op_new().
+ * rmx_op_over().
  */
 int rmx_move_new(struct rmaext_window *window, const struct rmaext_call *call,
 		 struct rmx_op **op_p);

@@ -61,7 +61,7 @@ int rmx_op_post_chunk(struct rmx_op *op)
 	const uint64_t at = op->posted, left = op->len - at;
 	const uint64_t run =
 		op->places ? op->places->unit - at % op->places->unit : left;
-	const size_t most = left < op->chunk ? left : op->chunk;
+	const size_t most = left < f->limits.chunk ? left : f->limits.chunk;
 	size_t len = run < most ? run : most;
 	struct rmx_context *context = op->context;
 	int ret;

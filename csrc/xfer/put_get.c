@@ -88,7 +88,7 @@ int rmx_move_new(struct rmaext_window *w, const struct rmaext_call *c,
 
 	if (rmx_by_message(w, rmx_target_of(w, c->rank), c->count))
 		return rmx_message_op(w, c, false, 0, op_p);
-	ret = rmx_op_over(w, c, 0, op_p);
+	ret = rmx_op_over(w, c, false, 0, op_p);
 	return ret || !c->notify ? ret : note_new(w, c, *op_p);
 }
 

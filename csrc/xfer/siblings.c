@@ -135,7 +135,8 @@ static int siblings_wait(struct rmaext_op *owned, int64_t slice)
 	while (g->at < g->count && !ret) {
 		const int64_t left = slice ? until - rmx_now() : 0;
 
-		ret = rmx_op_wait(g->of[g->at].op, left > 0 ? left : 0);
+		ret = rmaext_op_wait(&g->of[g->at].op->owned,
+				     left > 0 ? left : 0);
 		if (!ret)
 			__atomic_store_n(&g->at, g->at + 1, __ATOMIC_RELAXED);
 	}
@@ -157,7 +158,9 @@ static int siblings_release(struct rmaext_op *owned)
 	int ret = 0;
 
 	for (uint64_t k = 0; k < g->count; k++) {
-		if (g->of[k].op && rmx_op_release(g->of[k].op))
+		struct rmx_op *op = g->of[k].op;
+
+		if (op && op->owned.life->release(&op->owned))
 			ret = RMAEXT_PENDING;
 		else
 			g->of[k].op = NULL;

@@ -286,15 +286,15 @@ FAULTS = [
     ),
     Fault(
         "an operation in parts settles while some are in line",
-        "am/am.h",
-        "	if (!op->queued && !op->flying)",
-        "	if (!op->flying)",
+        "xfer/completion.c",
+        "	if (op->queued || op->flying)",
+        "	if (op->flying)",
     ),
     Fault(
         "an operation settles while some of its parts fly",
-        "am/am.h",
-        "	if (!op->queued && !op->flying)",
-        "	if (!op->queued && op->flying < 2)",
+        "xfer/completion.c",
+        "	if (op->queued || op->flying)",
+        "	if (op->queued || op->flying > 1)",
     ),
     Fault(
         "the end of a request that failed is not counted",

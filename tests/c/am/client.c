@@ -142,8 +142,13 @@ static void operations(void)
 	CHECK(got == old);
 	EQUAL(put(v.window, 1, out, PART), -ERANGE);
 	/* neither reads nor writes go by key */
-	EQUAL(rmx_op_new(v.window, &(struct rmaext_call){.kind = RMAEXT_GET},
-			 false, PART, 0, &op),
+	EQUAL(rmx_op_over(v.window,
+			  &(struct rmaext_call){
+				  .kind = RMAEXT_GET,
+				  .result = in,
+				  .count = PART,
+			  },
+			  false, 0, &op),
 	      -FI_EOPNOTSUPP);
 	end(granted);
 	memcpy(in, r.window_memory + FIRST, PART);
