@@ -83,48 +83,40 @@ int rmaext_nb_put(uint64_t window, int64_t rank, int64_t index,
 	return ret;
 }
 
-static int get_into(const struct rmx_typed *it, int64_t rank, uint64_t offset,
-		    char *to, uint64_t len, rmaext_op **op_p)
-{
-	const struct rmaext_call call = {
-		.kind = RMAEXT_GET,
-		.rank = rank,
-		.offset = offset,
-		.result = to,
-		.count = len,
-	};
-
-	return rmaext_start(it->window, &call, op_p);
-}
-
 int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
 		  uint64_t address, int64_t count)
 {
 	const struct rmx_typed *it = typed_of(window);
-	char *to = address_pointer(address), *bounce;
+	char *to = address_pointer(address), *bounce = NULL;
 	uint64_t offset, len, part;
-	bool in_use = false;
+	bool in_use = false, far;
 	rmaext_op *op;
 	int ret;
 
 	ret = typed_locate(it, "get", rank, index, count, RMAEXT_READ, &offset,
 			   &len);
-	if (ret)
+	if (ret || !len)
 		return ret;
-	if (rmx_target_of(it->window, rank)->route != RMAEXT_FABRIC) {
-		ret = get_into(it, rank, offset, to, len, &op);
-		return op_finish(ret, op, &in_use);
-	}
-	part = len < RMX_JIT_GET ? len : RMX_JIT_GET;
-	bounce = malloc(part ? part : 1);
-	if (!bounce)
+	far = rmx_target_of(it->window, rank)->route == RMAEXT_FABRIC;
+	part = far && len > RMX_JIT_GET ? RMX_JIT_GET : len;
+	if (far)
+		bounce = malloc(part);
+	if (far && !bounce)
 		return rmx_fail(-FI_ENOMEM, rank, "malloc", "get");
 	for (; !ret && len; len -= part, to += part, offset += part) {
 		if (part > len)
 			part = len;
-		ret = get_into(it, rank, offset, bounce, part, &op);
+		ret = rmaext_start(it->window,
+				   &(struct rmaext_call){
+					   .kind = RMAEXT_GET,
+					   .rank = rank,
+					   .offset = offset,
+					   .result = far ? bounce : to,
+					   .count = part,
+				   },
+				   &op);
 		ret = op_finish(ret, op, &in_use);
-		if (!ret)
+		if (!ret && far)
 			memcpy(to, bounce, part);
 	}
 	if (!in_use)
@@ -132,104 +124,96 @@ int rmaext_nb_get(uint64_t window, int64_t rank, int64_t index,
 	return ret;
 }
 
-/* An update of one element, and the type that the window must have for it. */
-struct typed_update {
-	const char *call;
-	int op, type;
-	const void *value, *compare; /* compare is of RMAEXT_CSWAP only */
-	uint64_t old;
-};
-
 /* What an update reads and writes; the network may keep it. */
 struct update_cells {
 	char value[RMX_MOST_UNIT], compare[RMX_MOST_UNIT], old[RMX_MOST_UNIT];
 };
 
+/*
+ * An update of one element of a window of u->type. Its operand, what it
+ * compares with, and its result, if that is wanted, are the caller's.
+ */
 static int typed_update(uint64_t window, int64_t rank, int64_t index,
-			const struct typed_update *u)
+			const struct rmaext_call *u)
 {
+	const bool swaps = u->op == RMAEXT_CSWAP;
+	const char *call = swaps ? "compare_and_swap" : "fetch_add";
 	const struct rmx_typed *it = typed_of(window);
 	/* 0 of a type without updates: rmaext_start() refuses it */
 	const size_t unit = rmx_unit_of(u->type);
 	struct update_cells here, *cells = &here;
-	uint64_t offset, len;
+	struct rmaext_call update = *u;
 	rmaext_op *op;
 	bool in_use;
+	uint64_t len;
 	int ret;
 
-	ret = typed_locate(it, u->call, rank, index, 1,
-			   RMAEXT_READ | RMAEXT_WRITE, &offset, &len);
+	ret = typed_locate(it, call, rank, index, 1, RMAEXT_READ | RMAEXT_WRITE,
+			   &update.offset, &len);
 	if (ret)
 		return ret;
 	if (it->type != u->type)
-		return rmx_fail(-FI_EINVAL, rank, u->call,
+		return rmx_fail(-FI_EINVAL, rank, call,
 				"the elements are of another type: a window of "
 				"int64 or float64 has its own %s",
-				u->call);
+				call);
 	if (!rmx_update_is_local(it->window, rank))
 		cells = malloc(sizeof(*cells));
 	if (!cells)
-		return rmx_fail(-FI_ENOMEM, rank, "malloc", "%s", u->call);
-	memcpy(cells->value, u->value, unit);
-	if (u->compare)
+		return rmx_fail(-FI_ENOMEM, rank, "malloc", "%s", call);
+	memcpy(cells->value, u->operand, unit);
+	if (swaps)
 		memcpy(cells->compare, u->compare, unit);
-	ret = rmaext_start(
-		it->window,
-		&(struct rmaext_call){
-			.kind = RMAEXT_UPDATE,
-			.op = u->op,
-			.type = u->type,
-			.rank = rank,
-			.offset = offset,
-			.operand = cells->value,
-			.compare = u->compare ? cells->compare : NULL,
-			.result = cells->old,
-			.count = 1,
-		},
-		&op);
+	update.kind = RMAEXT_UPDATE;
+	update.rank = rank;
+	update.operand = cells->value;
+	update.compare = swaps ? cells->compare : NULL;
+	update.result = cells->old;
+	update.count = 1;
+	ret = rmaext_start(it->window, &update, &op);
 	ret = op_finish(ret, op, &in_use);
-	if (!ret && u->old)
-		memcpy(address_pointer(u->old), cells->old, unit);
+	if (!ret && u->result)
+		memcpy(u->result, cells->old, unit);
 	if (cells != &here && !in_use)
 		free(cells);
 	return ret;
 }
 
-static int typed_fetch_add(uint64_t window, int64_t rank, int64_t index,
-			   int type, const void *value, uint64_t old)
-{
-	const struct typed_update add = {.call = "fetch_add",
-					 .op = RMAEXT_SUM,
-					 .type = type,
-					 .value = value,
-					 .old = old};
-
-	return typed_update(window, rank, index, &add);
-}
-
 int rmaext_nb_fetch_add_int64(uint64_t window, int64_t rank, int64_t index,
 			      int64_t value, uint64_t old)
 {
-	return typed_fetch_add(window, rank, index, RMAEXT_INT64, &value, old);
+	return typed_update(window, rank, index,
+			    &(struct rmaext_call){
+				    .op = RMAEXT_SUM,
+				    .type = RMAEXT_INT64,
+				    .operand = &value,
+				    .result = address_pointer(old),
+			    });
 }
 
 int rmaext_nb_fetch_add_float64(uint64_t window, int64_t rank, int64_t index,
 				double value, uint64_t old)
 {
-	return typed_fetch_add(window, rank, index, RMAEXT_DOUBLE, &value, old);
+	return typed_update(window, rank, index,
+			    &(struct rmaext_call){
+				    .op = RMAEXT_SUM,
+				    .type = RMAEXT_DOUBLE,
+				    .operand = &value,
+				    .result = address_pointer(old),
+			    });
 }
 
 static int typed_swap(uint64_t window, int64_t rank, int64_t index, int type,
 		      const void *compare, const void *value, uint64_t old)
 {
-	const struct typed_update swap = {.call = "compare_and_swap",
-					  .op = RMAEXT_CSWAP,
-					  .type = type,
-					  .value = value,
-					  .compare = compare,
-					  .old = old};
-
-	return typed_update(window, rank, index, &swap);
+	return typed_update(window, rank, index,
+			    &(struct rmaext_call){
+				    .op = RMAEXT_CSWAP,
+				    .type = type,
+				    .operand = value,
+				    .compare = compare,
+				    .result = address_pointer(old),
+			    });
 }
 
 int rmaext_nb_compare_and_swap(uint64_t window, int64_t rank, int64_t index,
