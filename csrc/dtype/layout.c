@@ -154,18 +154,31 @@ struct rmx_layout *rmx_layout_new(const struct rmx_run *runs, uint64_t count,
 	return layout_finish(l, why_p);
 }
 
+/* Writes out the runs of the first bytes, of as many as there are at most. */
+static struct rmx_layout *layout_written(const struct rmx_layout *l,
+					 uint64_t bytes, int *why_p)
+{
+	const uint64_t all = l->runs * rmx_layout_turns(l); /* <= l->bytes */
+	uint64_t shortest = UINT64_MAX, room;
+	struct rmx_layout *made;
+
+	for (uint64_t i = 0; i < l->runs; i++)
+		if ((uint64_t)l->run[i].len < shortest)
+			shortest = (uint64_t)l->run[i].len;
+	/* as many runs as the bytes may have, or as there are */
+	room = bytes / shortest + 1;
+	if (all < room)
+		room = all;
+	made = layout_like(l, room, why_p);
+	if (!made)
+		return NULL;
+	runs_add_some(made, l, l->loops, 0, &bytes);
+	return layout_trim(layout_finish(made, why_p), room);
+}
+
 struct rmx_layout *rmx_layout_flat(const struct rmx_layout *l, int *why_p)
 {
-	uint64_t room;
-	struct rmx_layout *flat;
-
-	if (__builtin_mul_overflow(l->runs, rmx_layout_turns(l), &room))
-		return failed(NULL, -FI_ENOMEM, why_p);
-	flat = layout_like(l, room, why_p);
-	if (!flat)
-		return NULL;
-	runs_add(flat, l, 0);
-	return layout_trim(layout_finish(flat, why_p), room);
+	return layout_written(l, l->bytes, why_p);
 }
 
 static struct rmx_layout *layout_copy(const struct rmx_layout *l, int *why_p)
@@ -388,24 +401,8 @@ struct rmx_layout *rmx_layout_blocks(const struct rmx_layout *l, uint64_t count,
 struct rmx_layout *rmx_layout_head(const struct rmx_layout *l, uint64_t bytes,
 				   int *why_p)
 {
-	uint64_t shortest = UINT64_MAX, left = bytes, room, all;
-	struct rmx_layout *made;
-
-	if (bytes >= l->bytes)
-		return layout_copy(l, why_p);
-	for (uint64_t i = 0; i < l->runs; i++)
-		if ((uint64_t)l->run[i].len < shortest)
-			shortest = (uint64_t)l->run[i].len;
-	/* as many runs as the bytes may have, or as there are */
-	room = bytes / shortest + 1;
-	if (!__builtin_mul_overflow(l->runs, rmx_layout_turns(l), &all) &&
-	    all < room)
-		room = all;
-	made = layout_like(l, room, why_p);
-	if (!made)
-		return NULL;
-	runs_add_some(made, l, l->loops, 0, &left);
-	return layout_trim(layout_finish(made, why_p), room);
+	return bytes < l->bytes ? layout_written(l, bytes, why_p)
+				: layout_copy(l, why_p);
 }
 
 /* -- walking */
