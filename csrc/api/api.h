@@ -49,13 +49,9 @@ bool rmx_move_by_memory(struct rmaext_window *window,
 			uint64_t place, int *ret_p);
 
 /*
- * many.c: what rmaext_start_many() chooses from: a request, and what is none.
- * The caller is inside the window, and has checked the call, but for the
- * places; *op_p is NULL. They return as rmaext_start_many().
+ * many.c: what rmaext_start_many() calls, inside the window, once it has
+ * checked the call, but for the places; *op_p is NULL. Returns as that does.
  */
-int rmx_many_begin(struct rmaext_window *window,
-		   const struct rmaext_places_call *call,
-		   struct rmaext_op **op_p, int64_t *bad_p);
 int rmx_many_start(struct rmaext_window *window,
 		   const struct rmaext_places_call *call,
 		   struct rmaext_op **op_p, int64_t *bad_p);

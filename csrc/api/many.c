@@ -40,10 +40,8 @@ static int portion_some_direct(struct rmx_many *b)
 /* Copies the ranges by memory. They are a request's: nobody changes them. */
 static void ranges_by_memory(const struct rmx_many *b)
 {
-	const struct rmx_places all = rmx_many_places(b, NULL, b->count);
-
-	for (uint64_t i = 0; i < b->count; i++) {
-		const struct rmx_piece it = rmx_place_at(&all, i);
+	for (uint64_t i = 0; i < b->all.count; i++) {
+		const struct rmx_piece it = rmx_place_at(&b->all, i);
 		const uint64_t at = it.offset - b->window->first;
 		const int64_t rank = rmx_rank_at(b, i);
 		char *there;
@@ -67,7 +65,7 @@ static int portion_by_memory(struct rmx_many *b)
 
 	if (b->at == b->end || !(b->routes & RMX_ONLY_DIRECT))
 		return 0;
-	if (b->starts) {
+	if (b->all.starts) {
 		ranges_by_memory(b);
 		return 0;
 	}
@@ -87,9 +85,9 @@ static bool place_is_long(const struct rmx_many *b, const struct rmx_target *t,
 			  uint64_t len)
 {
 	/* several places that notify go as messages, which are in order */
-	const uint64_t most = b->notify < 0  ? RMX_LONG_PLACE
-			      : b->count > 1 ? UINT64_MAX
-					     : RMX_COPY_MAX;
+	const uint64_t most = b->notify < 0	 ? RMX_LONG_PLACE
+			      : b->all.count > 1 ? UINT64_MAX
+						 : RMX_COPY_MAX;
 
 	return len > most && !b->waited && !b->window->root->attached &&
 	       !rmx_by_message(b->window, t, len);
@@ -142,10 +140,10 @@ static int target_begin_long(struct rmx_many *b, struct rmx_per_target *it,
 static int target_begin(struct rmx_many *b, struct rmx_per_target *it)
 {
 	const uint64_t done = it->places.next; /* by system calls */
-	uint64_t len =
-		b->starts ? it->bytes : (it->places.count - done) * b->unit;
+	uint64_t len = b->all.starts ? it->bytes
+				     : (it->places.count - done) * b->all.unit;
 	struct rmx_op *op;
-	int ret = b->longs || (b->starts && done)
+	int ret = b->longs || (b->all.starts && done)
 			  ? target_begin_long(b, it, &len)
 			  : 0;
 
@@ -160,8 +158,8 @@ static int target_begin(struct rmx_many *b, struct rmx_per_target *it)
 			.type = b->type,
 			.notify = b->notify + 1,
 			.rank = it->rank,
-			.result = b->results,
-			.count = rmx_updates(b) ? len / b->unit : len,
+			.result = b->all.results,
+			.count = rmx_updates(b) ? len / b->all.unit : len,
 			.ended = rmx_siblings_ended(b->siblings),
 		},
 		false, 0, &op);
@@ -205,11 +203,11 @@ static void per_target_end(struct rmx_many *b)
  */
 static uint64_t portion_count(const struct rmx_many *b)
 {
-	const uint64_t left = b->count - b->start;
+	const uint64_t left = b->all.count - b->start;
 	uint64_t most = RMX_PORTION;
 
-	if (b->routes != RMX_ONLY_DIRECT && b->unit > PORTION_BYTES / most)
-		most = 1 + PORTION_BYTES / b->unit;
+	if (b->routes != RMX_ONLY_DIRECT && b->all.unit > PORTION_BYTES / most)
+		most = 1 + PORTION_BYTES / b->all.unit;
 	return left < most ? left : most;
 }
 
@@ -236,7 +234,7 @@ static int per_target_wait(struct rmx_many *b, int64_t until)
 	if (ret || !b->siblings->count)
 		return ret;
 	rmx_now_in(rmx_many_counts_as(b), b->window->tally.id, rank, 0,
-		   b->count * b->unit);
+		   b->all.count * b->all.unit);
 	ret = rmx_siblings_wait(b->siblings, until);
 	rmx_now_out(b->window->tally.id, ret, false);
 	return ret;
@@ -272,7 +270,7 @@ static int many_go_on(struct rmx_many *b, int64_t slice)
 		if (ret)
 			return ret;
 		b->deadline = rmx_now() + b->window->timeout;
-		if (b->end == b->count)
+		if (b->end == b->all.count)
 			return 0;
 		if (b->end && rmx_now() > until)
 			return RMAEXT_PENDING;
@@ -289,8 +287,10 @@ static int many_run(struct rmx_many *b, int64_t slice)
 	return ret && ret != RMAEXT_PENDING ? many_failed(b) : ret;
 }
 
-static void many_free(struct rmx_many *b)
+static void many_free(void *many)
 {
+	struct rmx_many *b = many;
+
 	per_target_end(b);
 	rmx_per_target_free(b);
 	free(b->number_of);
@@ -300,13 +300,14 @@ static void many_free(struct rmx_many *b)
 }
 
 /*
- * What may be continued, or has other targets, lies on the heap. Its
- * blocks have `most` elements at most.
+ * What may be continued, or has other targets, lies on the heap. A request is
+ * one block.
  */
-static struct rmx_many *many_copy(const struct rmx_many *from, uint64_t most)
+static struct rmx_many *many_copy(const struct rmx_many *from, bool request)
 {
 	const bool sorted = from->routes != RMX_ONLY_DIRECT;
-	const uint64_t n = from->count < most ? from->count : most;
+	const bool one = request || from->all.count < RMX_PORTION;
+	const uint64_t n = one ? from->all.count : RMX_PORTION;
 	struct rmx_many *b = malloc(sizeof(*b));
 
 	if (!b)
@@ -342,7 +343,7 @@ static int many_wait(struct rmaext_op *owned, int64_t slice)
 
 static int many_release(struct rmaext_op *owned)
 {
-	many_free((struct rmx_many *)owned);
+	many_free(owned);
 	return 0;
 }
 
@@ -360,13 +361,11 @@ static const struct rmx_life many_life = {
 	.rank = many_rank,
 };
 
-/* All has been checked; b is from malloc(), or NULL. */
+/* All has been checked; b is from malloc(). */
 static int many_carry_out(struct rmx_many *b, struct rmaext_op **op_p)
 {
 	int ret;
 
-	if (!b)
-		return rmx_fail(-FI_ENOMEM, RMX_NO_RANK, "malloc", "operation");
 	b->owned.life = &many_life;
 	b->deadline = rmx_now() + b->window->timeout;
 	ret = many_run(b, RMX_SLICE);
@@ -375,24 +374,6 @@ static int many_carry_out(struct rmx_many *b, struct rmaext_op **op_p)
 	else
 		many_free(b);
 	return ret;
-}
-
-static int many_start(struct rmx_many *on_stack, struct rmaext_op **op_p,
-		      int64_t *bad_p)
-{
-	int ret;
-
-	if (rmx_direct_all(on_stack, &ret, &on_stack->end)) {
-		if (ret || on_stack->end == on_stack->count)
-			return ret;
-		on_stack->at = on_stack->end;
-		on_stack->routes = RMX_ONLY_DIRECT;
-	} else {
-		ret = rmx_many_check(on_stack, bad_p);
-		if (ret)
-			return ret;
-	}
-	return many_carry_out(many_copy(on_stack, RMX_PORTION), op_p);
 }
 
 int rmx_many_copy(struct rmaext_window *w, const struct rmaext_call *c,
@@ -418,14 +399,11 @@ int rmx_many_copy(struct rmaext_window *w, const struct rmaext_call *c,
 	};
 	*b = (struct rmx_many){
 		.window = w,
-		.fabric = w->fabric,
 		.name = rmx_call_name(c),
 		.kind = c->kind,
-		.unit = places->unit,
-		.count = places->count,
+		.all = *places,
 		.end = places->count,
 		.at = places->count,
-		.results = places->results,
 		.notify = -1,
 		.is_part = true,
 		.per_target = it,
@@ -441,30 +419,33 @@ static struct rmx_many many_make(struct rmaext_window *w,
 {
 	const bool update = c->kind == RMAEXT_UPDATE;
 	const uint64_t usual = w->stride ? w->stride : c->unit;
-	const uint64_t scale = c->scale ? c->scale : usual;
 	const bool swap = update && c->op == RMAEXT_CSWAP;
-	const size_t width = swap ? 2 * c->unit : c->unit;
+	struct rmx_places all = {
+		.count = c->count,
+		.unit = c->unit,
+		.width = swap ? 2 * c->unit : c->unit,
+		.first = w->first,
+		.offsets = (const char *)c->offsets,
+		.scale = c->scale ? c->scale : usual,
+		.values = c->kind == RMAEXT_GET ? NULL : c->values,
+		.results = c->kind == RMAEXT_PUT ? NULL : c->results,
+	};
 
+	if (!(c->ones & RMAEXT_ONE_OFFSET))
+		all.offset_step = sizeof(*c->offsets);
+	if (!(c->ones & RMAEXT_ONE_VALUE))
+		all.value_step = all.width;
 	return (struct rmx_many){
 		.window = w,
-		.fabric = w->fabric,
 		.name = rmx_kind_name(c->kind, c->op, c->results),
 		.kind = c->kind,
 		.op = update ? c->op : 0,
 		.type = update ? c->type : 0,
 		.access = rmx_cells_access(c->kind, c->op, c->results),
-		.unit = c->unit,
-		.width = width,
-		.count = c->count,
-		.limit = (INT64_MAX - c->unit) / scale,
+		.all = all,
+		.limit = (INT64_MAX - c->unit) / all.scale,
 		.rank_mask = c->ones & RMAEXT_ONE_RANK ? 0 : UINT64_MAX,
-		.offset_mask = c->ones & RMAEXT_ONE_OFFSET ? 0 : UINT64_MAX,
-		.step = c->ones & RMAEXT_ONE_VALUE ? 0 : width,
-		.scale = scale,
 		.ranks = c->ranks,
-		.offsets = c->offsets,
-		.values = c->kind == RMAEXT_GET ? NULL : c->values,
-		.results = c->kind == RMAEXT_PUT ? NULL : c->results,
 		.notify = c->notify - 1,
 	};
 }
@@ -479,33 +460,17 @@ static int many_begin_far(struct rmx_many *b, int *ended)
 	return ret ? ret : per_target_start(b, ended);
 }
 
-static void many_dispose(void *many)
+/* The same of a request, which goes on by itself. */
+static int many_begin(struct rmx_many *b, int *ended, struct rmaext_op **op_p)
 {
-	many_free(many);
-}
-
-int rmx_many_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
-		   struct rmaext_op **op_p, int64_t *bad_p)
-{
-	struct rmx_many *b = NULL, on_stack = many_make(w, c);
 	struct rmx_siblings *g;
-	int ret = rmx_many_own(&on_stack, c, bad_p);
+	int ret = 0;
 
-	if (!ret)
-		ret = rmx_many_check(&on_stack, bad_p);
-	if (!ret) {
-		b = many_copy(&on_stack, on_stack.count);
-		ret = b ? 0 : rmx_no_memory("a call on many");
-	}
-	if (ret) {
-		free(on_stack.copies);
-		return ret;
-	}
-	b->end = b->count;
+	b->end = b->all.count;
 	if (!rmx_updates(b)) /* the caller makes those of memory here */
 		ret = portion_by_memory(b);
 	if (!ret && b->routes != RMX_ONLY_DIRECT)
-		ret = many_begin_far(b, c->ended);
+		ret = many_begin_far(b, ended);
 	if (ret == RMAEXT_PENDING) { /* nothing copies but a call that waits */
 		b->owned.life = &many_life;
 		b->at = b->end;
@@ -520,7 +485,7 @@ int rmx_many_begin(struct rmaext_window *w, const struct rmaext_places_call *c,
 	}
 	b->siblings = NULL; /* they own it, and not the other way round */
 	g->places = b;
-	g->dispose = many_dispose;
+	g->dispose = many_free;
 	rmx_sibling_ended(g);
 	*op_p = &g->owned;
 	return ret ? ret : RMAEXT_PENDING;
@@ -543,7 +508,24 @@ bool rmx_many_direct(struct rmaext_window *w,
 int rmx_many_start(struct rmaext_window *w, const struct rmaext_places_call *c,
 		   struct rmaext_op **op_p, int64_t *bad_p)
 {
-	struct rmx_many b = many_make(w, c);
+	struct rmx_many *b, on_stack = many_make(w, c);
+	int ret;
 
-	return many_start(&b, op_p, bad_p);
+	if (!c->ended && rmx_direct_all(&on_stack, &ret, &on_stack.end)) {
+		if (ret || on_stack.end == on_stack.all.count)
+			return ret;
+		on_stack.at = on_stack.end;
+		on_stack.routes = RMX_ONLY_DIRECT;
+	} else {
+		ret = c->ended ? rmx_many_own(&on_stack, c, bad_p) : 0;
+		if (!ret)
+			ret = rmx_many_check(&on_stack, bad_p);
+	}
+	b = ret ? NULL : many_copy(&on_stack, c->ended);
+	if (!b) {
+		free(on_stack.copies);
+		return ret ? ret : rmx_no_memory("a call on many");
+	}
+	return c->ended ? many_begin(b, c->ended, op_p)
+			: many_carry_out(b, op_p);
 }

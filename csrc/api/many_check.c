@@ -41,19 +41,20 @@ static int many_check_route(const struct rmx_many *b, int64_t rank)
 /* Records what is wrong with a place, if anything is. */
 static int many_check_one(const struct rmx_many *b, uint64_t i)
 {
-	const uint64_t offset = rmx_offset_at(b, i);
+	const uint64_t offset = rmx_offset_number(&b->all, i);
 	const int64_t rank = rmx_rank_at(b, i);
 	const char *call = b->name;
 	int ret;
 
 	if (offset >= b->limit)
-		return b->starts ? range_refuse(b, i)
-				 : rmx_fail(-ERANGE, rank, call,
-					    "offset %lld is not in the window "
-					    "there",
-					    (long long)offset);
-	ret = rmx_check(b->window, call, rank, offset * b->scale,
-			rmx_len_at(b, i), b->access);
+		return b->all.starts
+			       ? range_refuse(b, i)
+			       : rmx_fail(-ERANGE, rank, call,
+					  "offset %lld is not in the window "
+					  "there",
+					  (long long)offset);
+	ret = rmx_check(b->window, call, rank, offset * b->all.scale,
+			rmx_len_number(&b->all, i), b->access);
 	return ret ? ret : many_check_route(b, rank);
 }
 
@@ -82,21 +83,22 @@ int rmx_many_check(struct rmx_many *b, int64_t *bad_p)
 	uint64_t i, at;
 	int ret;
 
-	for (i = 0; i < b->count; i++) {
+	for (i = 0; i < b->all.count; i++) {
 		const int64_t rank = rmx_rank_at(b, i);
-		const struct rmx_target *t = rmx_place(
-			b, rank, rmx_offset_at(b, i), rmx_len_at(b, i), &at);
+		const struct rmx_target *t =
+			rmx_place(b, rank, rmx_offset_number(&b->all, i),
+				  rmx_len_number(&b->all, i), &at);
 
 		if (!t || rmx_doubtful(t) || !rmx_many_aligned(b, t) ||
 		    (!rmx_many_is_local(b, rank) &&
-		     !(b->fabric && t->member->peer)))
+		     !(b->window->fabric && t->member->peer)))
 			break;
 		routes |= many_route_bit(b, rank);
 	}
 	b->routes = routes;
-	if (i == b->count)
+	if (i == b->all.count)
 		return many_check_notify(b);
-	for (i = 0; i < b->count; i++) {
+	for (i = 0; i < b->all.count; i++) {
 		ret = many_check_one(b, i);
 		if (ret) {
 			*bad_p = (int64_t)i;
@@ -107,7 +109,7 @@ int rmx_many_check(struct rmx_many *b, int64_t *bad_p)
 	return many_check_notify(b);
 }
 
-/* Reads the counts of ranges into b->starts, which have room. */
+/* Reads the counts of ranges into b->all.starts, which have room. */
 static int starts_read(struct rmx_many *b, const struct rmaext_places_call *c,
 		       uint64_t *starts, int64_t *bad_p)
 {
@@ -129,7 +131,7 @@ static int starts_read(struct rmx_many *b, const struct rmaext_places_call *c,
 		b->longs += (uint64_t)n * c->unit > RMX_LONG_PLACE;
 	}
 	starts[c->count] = at;
-	b->starts = starts;
+	b->all.starts = starts;
 	if (at == c->elements)
 		return 0;
 	return rmx_fail(-FI_EINVAL, RMX_NO_RANK, b->name,
@@ -143,22 +145,22 @@ static int starts_read(struct rmx_many *b, const struct rmaext_places_call *c,
 int rmx_many_own(struct rmx_many *b, const struct rmaext_places_call *c,
 		 int64_t *bad_p)
 {
-	const uint64_t ranks = b->rank_mask ? b->count : 1;
-	const uint64_t offsets = b->offset_mask ? b->count : 1;
-	const uint64_t starts = c->counts || c->notify ? b->count + 1 : 0;
+	const uint64_t ranks = b->rank_mask ? b->all.count : 1;
+	const uint64_t offsets = b->all.offset_step ? b->all.count : 1;
+	const uint64_t starts = c->counts || c->notify ? b->all.count + 1 : 0;
 	int64_t *copies = malloc((ranks + offsets + starts) * sizeof(*copies));
 
 	if (!copies)
 		return rmx_no_memory("the places of a call");
 	memcpy(copies, b->ranks, ranks * sizeof(*copies));
-	memcpy(copies + ranks, b->offsets, offsets * sizeof(*copies));
+	memcpy(copies + ranks, b->all.offsets, offsets * sizeof(*copies));
 	b->copies = copies;
 	b->ranks = copies;
-	b->offsets = copies + ranks;
+	b->all.offsets = (char *)(copies + ranks);
 	if (starts)
 		return starts_read(b, c, (uint64_t *)copies + ranks + offsets,
 				   bad_p);
-	if (!rmx_updates(b) && b->unit > RMX_LONG_PLACE)
-		b->longs = b->count;
+	if (!rmx_updates(b) && b->all.unit > RMX_LONG_PLACE)
+		b->longs = b->all.count;
 	return 0;
 }

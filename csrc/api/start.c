@@ -136,8 +136,7 @@ int rmaext_start_many(rmaext_window *w, const struct rmaext_places_call *c,
 	if (ret)
 		return ret;
 	if (c->count)
-		ret = c->ended ? rmx_many_begin(w, c, op_p, bad_p)
-			       : rmx_many_start(w, c, op_p, bad_p);
+		ret = rmx_many_start(w, c, op_p, bad_p);
 	rmx_window_leave(w);
 	return ret;
 }

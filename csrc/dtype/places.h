@@ -86,18 +86,21 @@ static inline uint64_t rmx_offset_number(const struct rmx_places *p, uint64_t n)
 	return offset;
 }
 
+/* The bytes of it. */
+static inline uint64_t rmx_len_number(const struct rmx_places *p, uint64_t n)
+{
+	return p->starts ? (p->starts[n + 1] - p->starts[n]) * p->unit
+			 : p->unit;
+}
+
 /* Returns place number i. */
 static inline struct rmx_piece rmx_place_at(const struct rmx_places *p,
 					    uint64_t i)
 {
 	const uint64_t n = rmx_place_number(p, i);
-	struct rmx_piece it = {.len = p->unit};
-	uint64_t from = n;
+	const uint64_t from = p->starts ? p->starts[n] : n;
+	struct rmx_piece it = {.len = rmx_len_number(p, n)};
 
-	if (p->starts) {
-		from = p->starts[n];
-		it.len *= p->starts[n + 1] - from;
-	}
 	it.offset = p->first + (p->loops ? rmx_part_at(p->loops, n)
 					 : rmx_offset_number(p, n) * p->scale);
 	if (p->values)

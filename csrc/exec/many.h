@@ -35,21 +35,14 @@ struct rmx_per_target {
 struct rmx_many {
 	struct rmaext_op owned;
 	struct rmaext_window *window;
-	struct rmaext_fabric *fabric; /* the struct stays when it is closed */
-	const char *name;	      /* of the operation, for error records */
+	const char *name; /* of the operation, for error records */
 	int kind, op, type, access;
-	size_t unit;
-	size_t width; /* bytes of a value: unit, or with CSWAP twice that */
-	uint64_t count;
-	uint64_t limit; /* offsets below it have bytes that fit 63 bits */
-	/* applied to the index; 0: one entry stands for all elements */
-	uint64_t rank_mask, offset_mask;
-	size_t step;  /* bytes from value to value */
-	size_t scale; /* bytes that an offset counts */
-	const int64_t *ranks, *offsets;
-	int64_t *copies; /* these, from malloc(); NULL: the caller's */
-	const char *values;
-	char *results;
+	struct rmx_places all; /* in the order of the caller's arrays */
+	uint64_t limit;	    /* offsets below it have bytes that fit 63 bits */
+	uint64_t rank_mask; /* of the index; 0: one rank stands for all */
+	const int64_t *ranks;
+	/* ranks, offsets and starts, from malloc(); NULL: the caller's */
+	int64_t *copies;
 	bool fresh;	     /* of a get: nobody sees results if it fails */
 	unsigned int routes; /* a bit for each route of an element */
 	uint64_t start, end; /* the block that is being carried out */
@@ -61,21 +54,18 @@ struct rmx_many {
 	size_t target_count;
 	struct rmx_siblings *siblings; /* of the block; or NULL */
 	int64_t deadline;	       /* of the wait for a guard */
-	int64_t begun; /* when the block was sorted, for the record */
-	/* of ranges: elements before each, and of all; in copies. Or NULL */
-	const uint64_t *starts;
+	int64_t begun;	/* when the block was sorted, for the record */
 	int notify;	/* slot of a put; -1: none */
 	uint64_t longs; /* places too long for messages, or more */
 	bool waited;	/* it is a request whose copies a wait makes; then come
 			 * messages */
-	bool is_part;	/* of an array, to be copied: only per_target says where
-			 */
+	bool is_part;	/* of an array, to be copied: it has one target */
 };
 
 /* What the record has of it: RMAEXT_DID_PUT and so on. */
 static inline unsigned int rmx_many_counts_as(const struct rmx_many *b)
 {
-	return rmx_counted_as(b->kind, b->results);
+	return rmx_counted_as(b->kind, b->all.results);
 }
 
 /* Returns the name of the operation, for error records. */
@@ -89,35 +79,22 @@ static inline const char *rmx_kind_name(int kind, int op, bool fetch)
 }
 
 /*
- * Return what the caller's arrays have for element i. Ranks and offsets are
- * read in one piece, as another thread may change them.
+ * Return what the caller's arrays have for element i. Ranks are read in one
+ * piece, as another thread may change them.
  */
 static inline int64_t rmx_rank_at(const struct rmx_many *b, uint64_t i)
 {
 	return __atomic_load_n(&b->ranks[i & b->rank_mask], __ATOMIC_RELAXED);
 }
 
-static inline uint64_t rmx_offset_at(const struct rmx_many *b, uint64_t i)
-{
-	return (uint64_t)__atomic_load_n(&b->offsets[i & b->offset_mask],
-					 __ATOMIC_RELAXED);
-}
-
 static inline const char *rmx_value_at(const struct rmx_many *b, uint64_t i)
 {
-	return b->values ? b->values + i * b->step : NULL;
+	return b->all.values ? b->all.values + i * b->all.value_step : NULL;
 }
 
 static inline char *rmx_result_at(const struct rmx_many *b, uint64_t i)
 {
-	return b->results ? b->results + i * b->unit : NULL;
-}
-
-/* Returns the bytes of place i. */
-static inline uint64_t rmx_len_at(const struct rmx_many *b, uint64_t i)
-{
-	return b->starts ? (b->starts[i + 1] - b->starts[i]) * b->unit
-			 : b->unit;
+	return b->all.results ? b->all.results + i * b->all.unit : NULL;
 }
 
 /* Is it an update? */
@@ -140,7 +117,7 @@ static inline struct rmx_target *rmx_place(const struct rmx_many *b,
 	if ((uint64_t)rank >= (uint64_t)b->window->count || offset >= b->limit)
 		return NULL;
 	t = rmx_target_of(b->window, rank);
-	*at_p = offset * b->scale;
+	*at_p = offset * b->all.scale;
 	if (*at_p + len > t->size || (t->access & b->access) != b->access)
 		return NULL;
 	return t;
@@ -158,8 +135,9 @@ static inline int rmx_changed(const struct rmx_many *b)
 static inline bool rmx_many_aligned(const struct rmx_many *b,
 				    const struct rmx_target *t)
 {
-	return !rmx_updates(b) || (rmx_update_aligned(t, 0, b->type) &&
-				   b->scale % rmx_type_of(b->type).align == 0);
+	return !rmx_updates(b) ||
+	       (rmx_update_aligned(t, 0, b->type) &&
+		b->all.scale % rmx_type_of(b->type).align == 0);
 }
 
 /* Does this CPU carry it out on a rank? */
@@ -194,10 +172,6 @@ int rmx_direct_portion(struct rmx_many *many, uint64_t end);
  * for empty ones. Returns 0, or an error with a record.
  */
 int rmx_per_target_make(struct rmx_many *many);
-/* Places by their numbers in the block (order), or (NULL) all from its first.
- */
-struct rmx_places rmx_many_places(const struct rmx_many *many,
-				  const uint32_t *order, uint64_t count);
 
 /*
  * Copies what needs no message by system calls, or streams. Returns 0 when all

@@ -92,13 +92,13 @@ static void part_add(struct parts *p, const struct rmx_many *b, int64_t rank,
 	const bool may =
 		rmx_many_is_local(b, rank) && (checked || !rmx_doubtful(t)) &&
 		(t->access & b->access) == b->access && rmx_many_aligned(b, t);
-	const uint64_t count = may ? t->size / b->unit : 0;
+	const uint64_t count = may ? t->size / b->all.unit : 0;
 
 	p->map[p->ranks] = t->map;
 	p->count[p->ranks++] = count;
 	if (count < p->least)
 		p->least = count;
-	if (count && (uintptr_t)t->map % b->unit)
+	if (count && (uintptr_t)t->map % b->all.unit)
 		p->aligned = false;
 }
 
@@ -157,13 +157,18 @@ struct cursor {
 	const uint64_t *count;
 };
 
+static const int64_t *offsets_from(const struct rmx_many *b, uint64_t i)
+{
+	return (const void *)(b->all.offsets + i * b->all.offset_step);
+}
+
 static inline struct cursor cursor_at(const struct rmx_many *b,
 				      const struct parts *p, uint64_t i)
 {
 	return (struct cursor){
 		b->ranks + (i & b->rank_mask),
-		b->offsets + (i & b->offset_mask),
-		b->offset_mask & 1,
+		offsets_from(b, i),
+		b->all.offset_step / sizeof(int64_t),
 		p->ranks,
 		p->least,
 		p->map[0],
@@ -196,13 +201,15 @@ static bool many_is_inside(const struct rmx_many *b, struct parts *p)
 {
 	struct cursor at = cursor_at(b, p, 0);
 
-	p->even = (p->one || indices_within(b->ranks, b->count, 0, p->ranks)) &&
-		  indices_within(b->offsets, b->offset_mask ? b->count : 1, 0,
+	p->even = (p->one ||
+		   indices_within(b->ranks, b->all.count, 0, p->ranks)) &&
+		  indices_within(offsets_from(b, 0),
+				 b->all.offset_step ? b->all.count : 1, 0,
 				 p->least);
 	if (p->even || p->one)
 		return p->even;
 	/* the parts may differ in size, so each element is checked */
-	for (uint64_t i = 0; i < b->count; i++)
+	for (uint64_t i = 0; i < b->all.count; i++)
 		if (!cursor_next(&at, UNEVEN, 1))
 			return false;
 	return true;
@@ -219,7 +226,8 @@ many_loop(const struct rmx_many *b, const struct parts *p, uint64_t start,
 {
 	const char *value = rmx_value_at(b, start);
 	char *result = rmx_result_at(b, start);
-	const size_t step = value ? b->step : 0, room = result ? unit : 0;
+	const size_t step = value ? b->all.value_step : 0,
+		     room = result ? unit : 0;
 	struct cursor at = cursor_at(b, p, start);
 
 #pragma GCC unroll 4
@@ -253,8 +261,8 @@ many_each(const struct rmx_many *b, const struct parts *p, uint64_t start,
 static void *many_find(const struct rmx_many *b, int64_t rank, uint64_t i)
 {
 	uint64_t at;
-	const struct rmx_target *t =
-		rmx_place(b, rank, rmx_offset_at(b, i), b->unit, &at);
+	const struct rmx_target *t = rmx_place(
+		b, rank, rmx_offset_number(&b->all, i), b->all.unit, &at);
 
 	return t && rmx_many_is_local(b, rank) ? t->map + at : NULL;
 }
@@ -277,18 +285,18 @@ static int many_by_cells(const struct rmx_many *b, const struct parts *p,
 		n = end - i < RMX_CELLS ? end - i : RMX_CELLS;
 		for (uint64_t k = 0; k < n; k++) {
 			cells[k] =
-				p ? cursor_next(&at, how, b->unit)
+				p ? cursor_next(&at, how, b->all.unit)
 				  : many_find(b, rmx_rank_at(b, i + k), i + k);
 			if (!cells[k])
 				return rmx_changed(b);
 		}
 		if (rmx_updates(b))
 			rmx_cells_update(b->op, b->type, cells, n,
-					 rmx_value_at(b, i), b->step,
+					 rmx_value_at(b, i), b->all.value_step,
 					 rmx_result_at(b, i));
 		else
-			rmx_cells_move(b->kind, b->unit, cells, n,
-				       rmx_value_at(b, i), b->step,
+			rmx_cells_move(b->kind, b->all.unit, cells, n,
+				       rmx_value_at(b, i), b->all.value_step,
 				       rmx_result_at(b, i));
 	}
 	return 0;
@@ -338,13 +346,13 @@ static int many_sum(const struct rmx_many *b, const struct parts *p,
 static int many_move(const struct rmx_many *b, const struct parts *p,
 		     uint64_t start, uint64_t end)
 {
-	if (!p->aligned || (b->unit != 4 && b->unit != 8))
+	if (!p->aligned || (b->all.unit != 4 && b->all.unit != 8))
 		return many_by_cells(b, p, start, end);
 	if (b->kind == RMAEXT_PUT)
-		return b->unit == 4 ? EACH(put_uint32_t, uint32_t)
-				    : EACH(put_uint64_t, uint64_t);
-	return b->unit == 4 ? EACH(get_uint32_t, uint32_t)
-			    : EACH(get_uint64_t, uint64_t);
+		return b->all.unit == 4 ? EACH(put_uint32_t, uint32_t)
+					: EACH(put_uint64_t, uint64_t);
+	return b->all.unit == 4 ? EACH(get_uint32_t, uint32_t)
+				: EACH(get_uint64_t, uint64_t);
 }
 
 static int many_apply(const struct rmx_many *b, const struct parts *p,
@@ -424,14 +432,15 @@ static int parts_enter_guards(const struct parts *p, int64_t *busy_p)
  */
 static bool many_is_odd(const struct rmx_many *b)
 {
-	return (rmx_updates(b) && rmx_wide(b->type)) || b->scale != b->unit;
+	return (rmx_updates(b) && rmx_wide(b->type)) ||
+	       b->all.scale != b->all.unit;
 }
 
 /* -- the record */
 
 static uint64_t elements_offset(const struct rmx_many *b, uint64_t i)
 {
-	return b->window->first + rmx_offset_at(b, i) * b->scale;
+	return b->window->first + rmx_offset_number(&b->all, i) * b->all.scale;
 }
 
 /* Traces have the elements of each target, if there are not too many. */
@@ -450,7 +459,7 @@ static void parts_trace(const struct rmx_many *b, uint64_t start, uint64_t end)
 		if (counts[rank])
 			rmx_count_direct(&b->window->tally, (int64_t)rank,
 					 rmx_many_counts_as(b), 0,
-					 counts[rank] * b->unit, false);
+					 counts[rank] * b->all.unit, false);
 }
 
 /*
@@ -470,17 +479,19 @@ static void elements_count(const struct rmx_many *b, int64_t rank,
 	else
 		rmx_count_direct(&b->window->tally, rank, rmx_many_counts_as(b),
 				 one ? elements_offset(b, start) : 0,
-				 (end - start) * b->unit, false);
+				 (end - start) * b->all.unit, false);
 }
 
 bool rmx_direct_all(const struct rmx_many *b, int *ret_p, uint64_t *done_p)
 {
-	const uint64_t end = b->count < RMX_PORTION ? b->count : RMX_PORTION;
+	const uint64_t end =
+		b->all.count < RMX_PORTION ? b->all.count : RMX_PORTION;
 	struct parts p;
 	int64_t busy;
 
 	if (many_is_odd(b) ||
-	    !parts_make(&p, b, 0, b->count, b->count + RMX_SPARE, false) ||
+	    !parts_make(&p, b, 0, b->all.count, b->all.count + RMX_SPARE,
+			false) ||
 	    (!b->fresh && !many_is_inside(b, &p)))
 		return false;
 	if (rmx_updates(b)) {

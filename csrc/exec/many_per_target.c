@@ -20,8 +20,8 @@ static bool target_by_messages(const struct rmx_many *b, int64_t rank,
 	if (!rmx_updates(b) && rmx_device_of(b->window, rank))
 		return false;
 	return rmx_updates(b) || !rmx_copies(t) ||
-	       (b->kind == RMAEXT_GET && !b->starts &&
-		rmx_places_by_messages(b->window, t, count, b->unit));
+	       (b->kind == RMAEXT_GET && !b->all.starts &&
+		rmx_places_by_messages(b->window, t, count, b->all.unit));
 }
 
 /* Finds the ranks with elements that are not for this CPU, and how many. */
@@ -37,7 +37,7 @@ static int per_target_make(struct rmx_many *b)
 
 		if ((uint64_t)rank >= (uint64_t)w->count)
 			return rmx_changed(b);
-		if (!rmx_many_is_local(b, rank) && rmx_len_at(b, i))
+		if (!rmx_many_is_local(b, rank) && rmx_len_number(&b->all, i))
 			n += !b->number_of[rank]++;
 	}
 	rmx_per_target_free(b);
@@ -56,7 +56,7 @@ static int per_target_make(struct rmx_many *b)
 		it->rank = rank;
 		it->target = t;
 		it->messages = target_by_messages(b, rank, b->number_of[rank]);
-		if ((it->messages && !(b->fabric && t->member->peer)) ||
+		if ((it->messages && !(w->fabric && t->member->peer)) ||
 		    (t->access & b->access) != b->access)
 			return rmx_changed(b);
 		it->first = it->end = at;
@@ -78,38 +78,18 @@ static int per_target_sort(struct rmx_many *b)
 		if ((uint64_t)rank >= (uint64_t)b->window->count)
 			return rmx_changed(b);
 		k = b->number_of[rank];
-		if (!k || !rmx_len_at(b, i))
+		if (!k || !rmx_len_number(&b->all, i))
 			continue;
 		it = &b->per_target[k - 1];
 		if (it->end == it[1].first)
 			return rmx_changed(b);
 		b->order[it->end++] = (uint32_t)(i - b->start);
-		it->bytes += rmx_len_at(b, i);
+		it->bytes += rmx_len_number(&b->all, i);
 	}
 	for (size_t k = 0; k < b->target_count; k++)
 		if (b->per_target[k].end != b->per_target[k + 1].first)
 			return rmx_changed(b);
 	return 0;
-}
-
-struct rmx_places rmx_many_places(const struct rmx_many *b,
-				  const uint32_t *order, uint64_t count)
-{
-	return (struct rmx_places){
-		.count = count,
-		.unit = b->unit,
-		.width = b->width,
-		.order = order,
-		.start = b->start,
-		.first = b->window->first,
-		.offsets = (const char *)b->offsets,
-		.scale = b->scale,
-		.starts = b->starts,
-		.values = b->op == RMAEXT_NO_OP ? NULL : b->values,
-		.results = b->results,
-		.offset_step = b->offset_mask ? sizeof(*b->offsets) : 0,
-		.value_step = b->step,
-	};
 }
 
 int rmx_per_target_make(struct rmx_many *b)
@@ -122,8 +102,12 @@ int rmx_per_target_make(struct rmx_many *b)
 	for (size_t k = 0; !ret && k < b->target_count; k++) {
 		struct rmx_per_target *it = &b->per_target[k];
 
-		it->places = rmx_many_places(b, b->order + it->first,
-					     it->end - it->first);
+		it->places = b->all;
+		it->places.order = b->order + it->first;
+		it->places.start = b->start;
+		it->places.count = it->end - it->first;
+		if (b->op == RMAEXT_NO_OP)
+			it->places.values = NULL;
 	}
 	return ret;
 }
