@@ -344,7 +344,7 @@ static void hook_after_read(struct rmaext_fabric *f)
 	if (am_has_retries(f->am))
 		am_retry(f);
 	if (rmx_backlog_waits(f))
-		rmx_backlog_push(f);
+		rmx_backlog_push(f, NULL);
 	if (rmx_meetings_wait(f))
 		rmx_meetings_advance(f);
 }

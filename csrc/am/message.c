@@ -129,7 +129,7 @@ struct rmx_send_buffer *rmx_message_new(struct rmaext_fabric *f,
 					struct rmaext_peer *peer,
 					const struct rmaext_window *w)
 {
-	if (w->is_client && rmx_introduction_due(w, peer))
+	if (rmx_introduction_due(w, peer))
 		introduction_send(f, peer, w);
 	return message_new(f, peer, w);
 }

@@ -194,7 +194,7 @@ int rmaext_fabric_close(rmaext_fabric **fabric)
 		fabric_close_endpoint(f, &ret);
 
 	rmx_am_stop(f, stays);
-	rmx_backlog_shut(f, &shut);
+	rmx_backlog_push(f, &shut);
 	rmx_op_shut_all(f, &shut);
 	if (!stays)
 		rmx_cache_free(f);

@@ -283,11 +283,12 @@ int rmx_op_post_chunk(struct rmx_op *op);
 void rmx_op_post(struct rmx_op *op);
 /* Takes one out of the backlog, whose lock the caller holds; it may end. */
 void rmx_backlog_take_out(struct rmx_op *op);
-/* The CQ's reader posts what waits in the backlog; takes backlog.lock. */
-void rmx_backlog_push(struct rmaext_fabric *fabric);
-/* Fails all that waits in the backlog: the endpoint is gone. */
-void rmx_backlog_shut(struct rmaext_fabric *fabric,
-		      const struct rmaext_error *record);
+/*
+ * The CQ's reader posts what waits in the backlog; takes backlog.lock. Not NULL
+ * is the error with which all that fails: the endpoint is gone.
+ */
+void rmx_backlog_push(struct rmaext_fabric *fabric,
+		      const struct rmaext_error *shut);
 static inline bool rmx_backlog_waits(const struct rmaext_fabric *fabric)
 {
 	return atomic_load(&fabric->transfers->backlog.count);
@@ -318,7 +319,7 @@ void rmx_op_settle(struct rmx_op *op);
 bool rmx_op_reads(const struct rmaext_fabric *fabric);
 /*
  * rmaext_fabric_close() ends all operations once the endpoint is closed or
- * stays unused; before it, rmx_backlog_shut(). Owners may release theirs
+ * stays unused; before it, rmx_backlog_push(). Owners may release theirs
  * meanwhile.
  */
 void rmx_op_shut_all(struct rmaext_fabric *fabric,

@@ -201,18 +201,6 @@ static void queue_push(struct rmx_queue *q)
 	}
 }
 
-void rmx_backlog_push(struct rmaext_fabric *f)
-{
-	struct rmx_queue *q, *next;
-
-	pthread_mutex_lock(&f->transfers->backlog.lock);
-	for (q = f->transfers->backlog.first; q; q = next) {
-		next = q->next;
-		queue_push(q);
-	}
-	pthread_mutex_unlock(&f->transfers->backlog.lock);
-}
-
 static void queue_fail(struct rmx_queue *q, const struct rmaext_error *record)
 {
 	bool more = true;
@@ -224,15 +212,17 @@ static void queue_fail(struct rmx_queue *q, const struct rmaext_error *record)
 	}
 }
 
-void rmx_backlog_shut(struct rmaext_fabric *f,
-		      const struct rmaext_error *record)
+void rmx_backlog_push(struct rmaext_fabric *f, const struct rmaext_error *shut)
 {
 	struct rmx_queue *q, *next;
 
 	pthread_mutex_lock(&f->transfers->backlog.lock);
 	for (q = f->transfers->backlog.first; q; q = next) {
 		next = q->next;
-		queue_fail(q, record);
+		if (shut)
+			queue_fail(q, shut);
+		else
+			queue_push(q);
 	}
 	pthread_mutex_unlock(&f->transfers->backlog.lock);
 }
