@@ -33,8 +33,9 @@ int rmx_notify_start(struct rmaext_window *window,
 		     const struct rmaext_call *call, struct rmaext_op **op_p);
 
 /*
- * by_stream.c: a put or get in a row, which was checked, of memory of a device
- * (rmx_device_of()); a put may notify then. Returns as rmaext_start().
+ * by_stream.c: a put or get in a row, which was checked and is not empty, of
+ * memory of a device (rmx_device_of()); a put may notify then. Returns as
+ * rmaext_start().
  */
 int rmx_by_stream(struct rmaext_window *window, const struct rmaext_call *call,
 		  struct rmaext_op **op_p);
@@ -68,11 +69,12 @@ int rmx_many_own(struct rmx_many *many, const struct rmaext_places_call *call,
 		 int64_t *bad_p);
 
 /*
- * many.c: the kernel copies the places of a put or get, which were checked, and
- * are from malloc(): they end with it. Returns as rmaext_start().
+ * many.c: the kernel copies a part, which was checked, for a put or get, or a
+ * stream does. A put notifies then, if that is asked for. Returns as
+ * rmaext_start().
  */
 int rmx_many_copy(struct rmaext_window *window, const struct rmaext_call *call,
-		  struct rmx_places *places, struct rmaext_op **op_p);
+		  const struct rmx_layout *part, struct rmaext_op **op_p);
 
 /*
  * many.c: does all of it at once if it is short, valid and by memory; *ret_p

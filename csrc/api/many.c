@@ -282,8 +282,12 @@ static int many_go_on(struct rmx_many *b, int64_t slice)
 
 static int many_run(struct rmx_many *b, int64_t slice)
 {
-	const int ret = many_go_on(b, slice);
+	int ret = many_go_on(b, slice);
 
+	/* what went as messages has done so */
+	if (!ret && b->is_part && b->notify >= 0 && !b->per_target->messages)
+		ret = rmx_notify(b->window, b->per_target->rank, b->notify,
+				 &b->notifies);
 	return ret && ret != RMAEXT_PENDING ? many_failed(b) : ret;
 }
 
@@ -328,8 +332,11 @@ static struct rmx_many *many_copy(const struct rmx_many *from, bool request)
 static int many_wait(struct rmaext_op *owned, int64_t slice)
 {
 	struct rmx_many *b = (struct rmx_many *)owned;
-	int ret = rmx_window_enter(b->window, b->name);
+	int ret;
 
+	if (b->notifies)
+		return rmaext_op_wait(b->notifies, slice);
+	ret = rmx_window_enter(b->window, b->name);
 	if (ret)
 		return ret;
 	ret = many_run(b, slice);
@@ -343,8 +350,12 @@ static int many_wait(struct rmaext_op *owned, int64_t slice)
 
 static int many_release(struct rmaext_op *owned)
 {
-	many_free(owned);
-	return 0;
+	struct rmx_many *b = (struct rmx_many *)owned;
+	const int ret = rmaext_op_release(&b->notifies);
+
+	if (!ret)
+		many_free(b);
+	return ret;
 }
 
 /* But for a part, its targets change from block to block. */
@@ -369,7 +380,7 @@ static int many_carry_out(struct rmx_many *b, struct rmaext_op **op_p)
 	b->owned.life = &many_life;
 	b->deadline = rmx_now() + b->window->timeout;
 	ret = many_run(b, RMX_SLICE);
-	if (ret == RMAEXT_PENDING)
+	if (ret == RMAEXT_PENDING || b->notifies)
 		*op_p = &b->owned;
 	else
 		many_free(b);
@@ -377,20 +388,26 @@ static int many_carry_out(struct rmx_many *b, struct rmaext_op **op_p)
 }
 
 int rmx_many_copy(struct rmaext_window *w, const struct rmaext_call *c,
-		  struct rmx_places *places, struct rmaext_op **op_p)
+		  const struct rmx_layout *part, struct rmaext_op **op_p)
 {
+	const bool put = c->kind == RMAEXT_PUT;
 	struct rmx_siblings *g = rmx_siblings_new(1, NULL);
 	struct rmx_per_target *it = malloc(sizeof(*it));
 	struct rmx_many *b = malloc(sizeof(*b));
+	void *room = malloc(rmx_part_places_bytes(part));
+	const struct rmx_places *places;
 
-	if (!g || !it || !b) {
+	if (!g || !it || !b || !room) {
 		free(g);
 		free(it);
 		free(b);
-		free(places);
+		free(room);
 		return rmx_no_memory("a copy of a part");
 	}
-	g->places = places;
+	places = rmx_part_places(room, part, w->first + c->offset,
+				 put ? c->operand : NULL,
+				 put ? NULL : c->result);
+	g->places = room;
 	g->dispose = free;
 	*it = (struct rmx_per_target){
 		.rank = c->rank,
@@ -404,7 +421,7 @@ int rmx_many_copy(struct rmaext_window *w, const struct rmaext_call *c,
 		.all = *places,
 		.end = places->count,
 		.at = places->count,
-		.notify = -1,
+		.notify = c->notify - 1,
 		.is_part = true,
 		.per_target = it,
 		.target_count = 1,

@@ -13,15 +13,9 @@ static int slot_check(const char *call, int64_t rank, int slot)
 			RMAEXT_NOTIFY - 1);
 }
 
-/* Where the counters cannot be mapped, the target's process counts. */
 static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 			struct rmaext_op **op_p)
 {
-	const struct rmaext_call only = {
-		.kind = RMAEXT_PUT,
-		.notify = c->notify,
-		.rank = c->rank,
-	};
 	const int slot = c->notify - 1;
 	const bool mapped = rmx_control_block_of(w, c->rank);
 	/* for the record: else the notification is another operation */
@@ -39,12 +33,7 @@ static int notified_put(struct rmaext_window *w, const struct rmaext_call *c,
 		ret = rmx_move_new(w, c, &op);
 		return ret ? ret : rmx_op_run(op, op_p);
 	}
-	if (ret)
-		return ret;
-	if (!mapped)
-		return rmx_message_put(w, &only, op_p);
-	rmx_notify_of(w, c->rank, slot);
-	return 0;
+	return ret ? ret : rmx_notify(w, c->rank, slot, op_p);
 }
 
 int rmx_notify_start(struct rmaext_window *w, const struct rmaext_call *c,

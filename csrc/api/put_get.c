@@ -34,6 +34,10 @@ bool rmx_move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
 		if (*ret_p && !rmx_copies(t))
 			return false;
 		break;
+	case RMAEXT_IPC:
+		if (!len) /* it only notifies */
+			break;
+		return false;
 	default:
 		return false;
 	}

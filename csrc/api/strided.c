@@ -13,48 +13,20 @@
 #include "exec/copy_places.h"
 
 #include <errno.h>
-#include <stdlib.h>
 
 #define RMX_LONG_RUN 4096 /* bytes; a longer run is a read or write */
-
-/* Room for the loops of an operation, as its places. */
-static size_t loops_bytes(const struct rmx_layout *l)
-{
-	return sizeof(struct rmx_places) + rmx_part_bytes(l);
-}
-
-/* Copies the loops to `room`. Own memory, of a put or a get, is in one piece.
- */
-static struct rmx_places *loops_copy(void *room, const struct rmx_layout *l,
-				     uint64_t offset, const char *values,
-				     char *results)
-{
-	const uint64_t run = (uint64_t)l->one.len;
-	struct rmx_places *p = room;
-
-	*p = (struct rmx_places){
-		.count = l->bytes / run,
-		.unit = run,
-		.width = run,
-		.first = offset,
-		.loops = rmx_part_copy(p + 1, l),
-		.values = values,
-		.value_step = run,
-		.results = results,
-	};
-	return p;
-}
 
 /* Long runs are the chunks of one operation, several in flight at a time. */
 static int strided_post(struct rmaext_window *w, const struct rmaext_call *c,
 			const struct rmx_layout *l, struct rmaext_op **op_p)
 {
 	struct rmx_op *op;
-	int ret = rmx_op_over(w, c, false, loops_bytes(l), &op);
+	int ret = rmx_op_over(w, c, false, rmx_part_places_bytes(l), &op);
 
 	if (ret)
 		return ret;
-	op->places = loops_copy(rmx_op_payload(op), l, op->offset, NULL, NULL);
+	op->places =
+		rmx_part_places(rmx_op_payload(op), l, op->offset, NULL, NULL);
 	return rmx_op_run(op, op_p);
 }
 
@@ -66,29 +38,13 @@ static int strided_send(struct rmaext_window *w, const struct rmaext_call *c,
 	struct rmx_op *op;
 	int ret = rmx_message_op(
 		w, c, put && c->count <= RMX_COPY_MAX && !w->is_client,
-		loops_bytes(l), &op);
+		rmx_part_places_bytes(l), &op);
 
 	if (ret)
 		return ret;
-	op->places = loops_copy(rmx_op_payload(op), l, op->offset,
-				put ? op->operand : NULL, op->local);
+	op->places = rmx_part_places(rmx_op_payload(op), l, op->offset,
+				     put ? op->operand : NULL, op->local);
 	return rmx_op_run(op, op_p);
-}
-
-/* The kernel copies them, or a stream. */
-static int strided_copy(struct rmaext_window *w, const struct rmaext_call *c,
-			const struct rmx_layout *l, struct rmaext_op **op_p)
-{
-	void *room = malloc(loops_bytes(l));
-	const bool put = c->kind == RMAEXT_PUT;
-
-	if (!room)
-		return rmx_fail(-FI_ENOMEM, c->rank, "malloc", "operation");
-	return rmx_many_copy(w, c,
-			     loops_copy(room, l, w->first + c->offset,
-					put ? c->operand : NULL,
-					put ? NULL : c->result),
-			     op_p);
 }
 
 static int strided_here(struct rmaext_window *w, const struct rmaext_call *c,
@@ -124,7 +80,7 @@ static int strided_run(struct rmaext_window *w, const struct rmaext_call *c,
 	    (rmx_copies(t) &&
 	     (c->kind == RMAEXT_PUT ||
 	      !rmx_places_by_messages(w, t, c->count / run, run))))
-		return strided_copy(w, c, l, op_p);
+		return rmx_many_copy(w, c, l, op_p);
 	if (t->route == RMAEXT_FABRIC && run >= RMX_LONG_RUN &&
 	    !rmx_by_message(w, t, run))
 		return strided_post(w, c, l, op_p);

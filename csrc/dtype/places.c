@@ -14,6 +14,26 @@ struct head {
 	uint64_t loops, first, start;
 };
 
+struct rmx_places *rmx_part_places(void *room, const struct rmx_layout *part,
+				   uint64_t first, const char *values,
+				   char *results)
+{
+	const uint64_t run = (uint64_t)part->one.len;
+	struct rmx_places *p = room;
+
+	*p = (struct rmx_places){
+		.count = part->bytes / run,
+		.unit = run,
+		.width = run,
+		.first = first,
+		.loops = rmx_part_copy(p + 1, part),
+		.values = values,
+		.value_step = run,
+		.results = results,
+	};
+	return p;
+}
+
 size_t rmx_loops_bytes(const struct rmx_layout *l)
 {
 	return l->loops && l->loops <= MOST_LOOPS

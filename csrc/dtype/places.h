@@ -115,6 +115,19 @@ static inline struct rmx_piece rmx_place_at(const struct rmx_places *p,
 }
 
 /*
+ * The places of a part of an array, whose own memory is in one piece: a run is
+ * an element. They are written to `room` for so many bytes, with a copy of the
+ * loops; `first` is the byte of the root window where the part begins.
+ */
+static inline size_t rmx_part_places_bytes(const struct rmx_layout *part)
+{
+	return sizeof(struct rmx_places) + rmx_part_bytes(part);
+}
+struct rmx_places *rmx_part_places(void *room, const struct rmx_layout *part,
+				   uint64_t first, const char *values,
+				   char *results);
+
+/*
  * The loops in a message, with all that rmx_part_at() needs. bytes returns the
  * length that they take, or 0 for loops that do not go into a message: none, or
  * too many. pack writes so many bytes: `first` is the window's byte in its

@@ -20,11 +20,11 @@
 #define RMX_LONG_PLACE ((uint64_t)8 << 10)
 #define RMX_ONLY_DIRECT (1u << RMAEXT_DIRECT)
 
-/* The elements of a block that go to one target: order[first..end). */
+/* The elements of a block that go to one target, in order from `first` on. */
 struct rmx_per_target {
 	int64_t rank;
 	struct rmx_target *target;
-	uint32_t first, end;
+	uint32_t first;
 	bool messages; /* they go by messages, else a copy is made here */
 	bool begun;    /* a request has these places */
 	uint64_t bytes;
@@ -54,8 +54,10 @@ struct rmx_many {
 	size_t target_count;
 	struct rmx_siblings *siblings; /* of the block; or NULL */
 	int64_t deadline;	       /* of the wait for a guard */
-	int64_t begun;	/* when the block was sorted, for the record */
-	int notify;	/* slot of a put; -1: none */
+	int64_t begun; /* when the block was sorted, for the record */
+	int notify;    /* slot of a put; -1: none */
+	/* a message that notifies of what was copied, and goes on; or NULL */
+	struct rmaext_op *notifies;
 	uint64_t longs; /* places too long for messages, or more */
 	bool waited;	/* it is a request whose copies a wait makes; then come
 			 * messages */

@@ -59,7 +59,13 @@ static int per_target_make(struct rmx_many *b)
 		if ((it->messages && !(w->fabric && t->member->peer)) ||
 		    (t->access & b->access) != b->access)
 			return rmx_changed(b);
-		it->first = it->end = at;
+		it->first = at;
+		it->places = b->all;
+		it->places.order = b->order + at;
+		it->places.start = b->start;
+		it->places.count = 0; /* they come next */
+		if (b->op == RMAEXT_NO_OP)
+			it->places.values = NULL;
 		at += b->number_of[rank];
 		b->number_of[rank] = (uint32_t)++b->target_count;
 	}
@@ -67,12 +73,13 @@ static int per_target_make(struct rmx_many *b)
 	return 0;
 }
 
-/* Sorts the elements by it, and keeps their order within a it. */
+/* Sorts the elements by target, and keeps their order within one. */
 static int per_target_sort(struct rmx_many *b)
 {
 	for (uint64_t i = b->start; i < b->end; i++) {
 		const int64_t rank = rmx_rank_at(b, i);
 		struct rmx_per_target *it;
+		uint64_t at;
 		uint32_t k;
 
 		if ((uint64_t)rank >= (uint64_t)b->window->count)
@@ -81,14 +88,18 @@ static int per_target_sort(struct rmx_many *b)
 		if (!k || !rmx_len_number(&b->all, i))
 			continue;
 		it = &b->per_target[k - 1];
-		if (it->end == it[1].first)
+		at = it->first + it->places.count++;
+		if (at == it[1].first)
 			return rmx_changed(b);
-		b->order[it->end++] = (uint32_t)(i - b->start);
+		b->order[at] = (uint32_t)(i - b->start);
 		it->bytes += rmx_len_number(&b->all, i);
 	}
-	for (size_t k = 0; k < b->target_count; k++)
-		if (b->per_target[k].end != b->per_target[k + 1].first)
+	for (size_t k = 0; k < b->target_count; k++) {
+		const struct rmx_per_target *it = &b->per_target[k];
+
+		if (it->first + it->places.count != it[1].first)
 			return rmx_changed(b);
+	}
 	return 0;
 }
 
@@ -97,28 +108,25 @@ int rmx_per_target_make(struct rmx_many *b)
 	int ret = per_target_make(b);
 
 	b->begun = rmx_now();
-	if (!ret)
-		ret = per_target_sort(b);
-	for (size_t k = 0; !ret && k < b->target_count; k++) {
-		struct rmx_per_target *it = &b->per_target[k];
-
-		it->places = b->all;
-		it->places.order = b->order + it->first;
-		it->places.start = b->start;
-		it->places.count = it->end - it->first;
-		if (b->op == RMAEXT_NO_OP)
-			it->places.values = NULL;
-	}
-	return ret;
+	return ret ? ret : per_target_sort(b);
 }
 
 /* The elements of a target were copied, or that has failed. */
 static void target_record(const struct rmx_many *b,
 			  const struct rmx_per_target *it, int ret)
 {
-	const unsigned int kind = rmx_many_counts_as(b);
 	const int route = it->target->route;
-	uint64_t bytes = 0;
+	/* elsewhere the message that notifies is an operation of its own */
+	const bool notifies = b->is_part && b->notify >= 0 &&
+			      rmx_control_block_of(b->window, it->rank);
+	const unsigned int kind =
+		notifies ? RMAEXT_DID_NOTIFY : rmx_many_counts_as(b);
+	uint64_t bytes = 0, offset = 0;
+
+	if (notifies)
+		offset = (uint64_t)b->notify;
+	else if (b->is_part)
+		offset = it->places.first - b->window->first;
 
 	for (uint64_t i = 0; i < it->places.count; i++)
 		bytes += rmx_place_at(&it->places, i).len;
@@ -129,9 +137,7 @@ static void target_record(const struct rmx_many *b,
 		rmx_event_add(&(struct rmaext_record_event){
 			.begin = b->begun,
 			.end = rmx_now(),
-			.offset = b->is_part
-					  ? it->places.first - b->window->first
-					  : 0,
+			.offset = offset,
 			.bytes = bytes,
 			.window = b->window->tally.id,
 			.target = (int32_t)it->rank,

@@ -73,27 +73,6 @@ int rmx_streamed_across(const struct rmaext_window *w,
 	return ret && ret != RMAEXT_PENDING ? streamed_failed(w, c->rank) : ret;
 }
 
-int rmx_streamed_move(const struct rmaext_window *w,
-		      const struct rmaext_call *c, int64_t until,
-		      struct rmaext_stream **s_p)
-{
-	const bool put = c->kind == RMAEXT_PUT, begun = *s_p;
-	char *there = rmx_target_of(w, c->rank)->map + c->offset;
-	struct rmaext_stream *s;
-	int ret = 0;
-
-	if (!c->count)
-		return 0; /* it only notifies */
-	s = stream_of(w, c->rank, put, c->offset, c->count, until, s_p);
-	if (!s)
-		return streamed_failed(w, c->rank);
-	if (!begun)
-		ret = rmx_stream_move(s, put ? RMX_IN : RMX_OUT, there,
-				      rmx_host_end(put, c->operand, c->result),
-				      c->count);
-	return stream_end(w, c->rank, s_p, ret);
-}
-
 int rmx_streamed_closed(const char *call, int64_t rank)
 {
 	return rmx_fail(-FI_ESHUTDOWN, rank, call,
@@ -106,7 +85,10 @@ int rmx_streamed_places(const struct rmaext_window *w, int64_t rank, bool put,
 			struct rmaext_stream **s_p)
 {
 	char *base = rmx_target_of(w->root, rank)->map;
-	struct rmaext_stream *s = stream_of(w, rank, put, 0, 0, until, s_p);
+	const struct rmx_piece one =
+		p->count == 1 ? rmx_place_at(p, 0) : (struct rmx_piece){0};
+	struct rmaext_stream *s =
+		stream_of(w, rank, put, one.offset, one.len, until, s_p);
 	int ret;
 
 	if (!s)

@@ -11,20 +11,11 @@
 #include "win/window.h"
 
 /*
- * Carries out a put or get in a row, which was checked: 0, or an error with a
- * record. RMAEXT_PENDING at the time `until`: call it again, with the same
- * *stream_p, which is NULL at first and once it has ended; or give that stream
- * back. It waits for the device for the window's time limit, and the memory of
- * the caller is not used after that. The caller is inside the window, and
- * rmx_device_of() is not NULL.
- */
-int rmx_streamed_move(const struct rmaext_window *window,
-		      const struct rmaext_call *call, int64_t until,
-		      struct rmaext_stream **stream_p);
-
-/*
- * The same of a put from or get to memory of the stream's device, which is that
- * of the rank, behind all that is in the stream. After an error it may go on.
+ * Carries out a put from or a get to memory of the stream's device, which is
+ * that of the rank, behind all that is in the stream: 0, or an error with a
+ * record, after which it may go on. RMAEXT_PENDING at the time `until`: call it
+ * again. It waits for the device for the window's time limit. The caller is
+ * inside the window, and rmx_device_of() is not NULL.
  */
 int rmx_streamed_across(const struct rmaext_window *window,
 			const struct rmaext_call *call, int64_t until,
@@ -36,7 +27,11 @@ int rmx_streamed_across(const struct rmaext_window *window,
  */
 int rmx_streamed_closed(const char *call, int64_t rank);
 
-/* As rmx_places_copy(), with *stream_p as above. */
+/*
+ * As rmx_places_copy(). *stream_p is NULL at first and once it has ended: call
+ * it again with the same one, or give that stream back; the memory of the
+ * caller is not used after that. All else as above.
+ */
 int rmx_streamed_places(const struct rmaext_window *window, int64_t rank,
 			bool put, struct rmx_places *places, int64_t until,
 			struct rmaext_stream **stream_p);

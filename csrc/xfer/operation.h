@@ -404,9 +404,12 @@ int rmx_message_put(struct rmaext_window *window,
  */
 int rmx_message_post(struct rmaext_window *window,
 		     const struct rmaext_call *call);
-/* Notifies of a put that is there, where the rank's counters are mapped here.
+/*
+ * Notifies of a put that is there: where the rank's counters cannot be mapped
+ * its process counts. Returns as rmx_message_put().
  */
-void rmx_notify_of(struct rmaext_window *window, int64_t rank, int slot);
+int rmx_notify(struct rmaext_window *window, int64_t rank, int slot,
+	       struct rmaext_op **op_p);
 /*
  * Puts some bytes at a checked place, whose key is mapped. Nobody learns
  * whether they arrive. Returns 0, or -FI_EAGAIN: nothing was done, try again;

@@ -92,8 +92,18 @@ int rmx_move_new(struct rmaext_window *w, const struct rmaext_call *c,
 	return ret || !c->notify ? ret : note_new(w, c, *op_p);
 }
 
-void rmx_notify_of(struct rmaext_window *w, int64_t rank, int slot)
+int rmx_notify(struct rmaext_window *w, int64_t rank, int slot,
+	       struct rmaext_op **op_p)
 {
+	const struct rmaext_call only = {
+		.kind = RMAEXT_PUT,
+		.notify = slot + 1,
+		.rank = rank,
+	};
+
+	if (!rmx_control_block_of(w, rank))
+		return rmx_message_put(w, &only, op_p);
 	rmx_sent_count(rmx_sent(&w->tally, rank, slot), false);
 	rmx_notify_add(w, rank, slot, 1);
+	return 0;
 }

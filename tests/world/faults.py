@@ -269,8 +269,8 @@ FAULTS = [
     Fault(
         "an element goes to the target of the one before",
         "exec/many_per_target.c",
-        "		b->order[it->end++] = (uint32_t)(i - b->start);",
-        "		b->order[it->end++] = (uint32_t)(i > b->start ? i - b->start - 1 : 0);",
+        "		b->order[at] = (uint32_t)(i - b->start);",
+        "		b->order[at] = (uint32_t)(i > b->start ? i - b->start - 1 : 0);",
     ),
     Fault(
         "a request of many has ended with its first part",
