@@ -467,17 +467,7 @@ static struct rmx_many many_make(struct rmaext_window *w,
 	};
 }
 
-/* Begins what is not done at once; all is one block. Copies come first. */
-static int many_begin_far(struct rmx_many *b, int *ended)
-{
-	int ret = rmx_per_target_make(b);
-
-	if (!ret)
-		ret = rmx_per_target_copy(b, rmx_now() + RMX_SLICE);
-	return ret ? ret : per_target_start(b, ended);
-}
-
-/* The same of a request, which goes on by itself. */
+/* The same of a request, which goes on by itself, and is one block. */
 static int many_begin(struct rmx_many *b, int *ended, struct rmaext_op **op_p)
 {
 	struct rmx_siblings *g;
@@ -486,8 +476,13 @@ static int many_begin(struct rmx_many *b, int *ended, struct rmaext_op **op_p)
 	b->end = b->all.count;
 	if (!rmx_updates(b)) /* the caller makes those of memory here */
 		ret = portion_by_memory(b);
-	if (!ret && b->routes != RMX_ONLY_DIRECT)
-		ret = many_begin_far(b, ended);
+	if (!ret && b->routes != RMX_ONLY_DIRECT) {
+		ret = rmx_per_target_make(b);
+		if (!ret)
+			ret = rmx_per_target_copy(b, rmx_now() + RMX_SLICE);
+		if (!ret)
+			ret = per_target_start(b, ended);
+	}
 	if (ret == RMAEXT_PENDING) { /* nothing copies but a call that waits */
 		b->owned.life = &many_life;
 		b->at = b->end;

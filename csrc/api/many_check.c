@@ -38,11 +38,13 @@ static int many_check_route(const struct rmx_many *b, int64_t rank)
 			"no route leads there: that rank has no network");
 }
 
-/* Records what is wrong with a place, if anything is. */
-static int many_check_one(const struct rmx_many *b, uint64_t i)
+/*
+ * Records what is wrong with a place, if anything is. Its rank has been read,
+ * as another thread may change the array: it is valid once this returns 0.
+ */
+static int many_check_one(const struct rmx_many *b, int64_t rank, uint64_t i)
 {
 	const uint64_t offset = rmx_offset_number(&b->all, i);
-	const int64_t rank = rmx_rank_at(b, i);
 	const char *call = b->name;
 	int ret;
 
@@ -76,36 +78,36 @@ static int many_check_notify(const struct rmx_many *b)
 			"that rank is reached by memory: put, then notify");
 }
 
-/* A quick look at all; if one may be wrong, the first such is described. */
+/* A quick look; what may be wrong many_check_one() finds out. */
+static bool many_passes(const struct rmx_many *b, int64_t rank, uint64_t i)
+{
+	uint64_t at;
+	const struct rmx_target *t =
+		rmx_place(b, rank, rmx_offset_number(&b->all, i),
+			  rmx_len_number(&b->all, i), &at);
+
+	return t && !rmx_doubtful(t) && rmx_many_aligned(b, t) &&
+	       (rmx_many_is_local(b, rank) ||
+		(b->window->fabric && t->member->peer));
+}
+
 int rmx_many_check(struct rmx_many *b, int64_t *bad_p)
 {
 	unsigned int routes = 0;
-	uint64_t i, at;
-	int ret;
 
-	for (i = 0; i < b->all.count; i++) {
+	for (uint64_t i = 0; i < b->all.count; i++) {
 		const int64_t rank = rmx_rank_at(b, i);
-		const struct rmx_target *t =
-			rmx_place(b, rank, rmx_offset_number(&b->all, i),
-				  rmx_len_number(&b->all, i), &at);
+		const int ret = many_passes(b, rank, i)
+					? 0
+					: many_check_one(b, rank, i);
 
-		if (!t || rmx_doubtful(t) || !rmx_many_aligned(b, t) ||
-		    (!rmx_many_is_local(b, rank) &&
-		     !(b->window->fabric && t->member->peer)))
-			break;
-		routes |= many_route_bit(b, rank);
-	}
-	b->routes = routes;
-	if (i == b->all.count)
-		return many_check_notify(b);
-	for (i = 0; i < b->all.count; i++) {
-		ret = many_check_one(b, i);
 		if (ret) {
 			*bad_p = (int64_t)i;
 			return ret;
 		}
-		b->routes |= many_route_bit(b, rmx_rank_at(b, i));
+		routes |= many_route_bit(b, rank);
 	}
+	b->routes = routes;
 	return many_check_notify(b);
 }
 

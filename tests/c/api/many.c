@@ -335,6 +335,48 @@ static void changed(void)
 	pair_close(&p);
 }
 
+static void *rank_shifter(void *arg)
+{
+	struct worker *me = arg;
+
+	while (!atomic_load(me->stop)) {
+		__atomic_store_n(&me->offsets[1], (int64_t)1 << 40,
+				 __ATOMIC_RELAXED);
+		rmx_relax(); /* others see it */
+		__atomic_store_n(&me->offsets[1], 0, __ATOMIC_RELAXED);
+		rmx_relax();
+	}
+	return NULL;
+}
+
+/* The same of a rank, which is none while it is looked at, or is one again. */
+static void rank_changed(void)
+{
+	static const int64_t offsets[2] = {3, 5};
+	static const uint64_t values[2] = {7, 9};
+	static int64_t ranks[2];
+	struct many_state state;
+	atomic_bool stop;
+	struct worker one = {.offsets = ranks, .stop = &stop};
+	struct pair p;
+
+	atomic_init(&stop, false);
+	pair_open(&p, (struct rig_options){0});
+	OK(pthread_create(&one.thread, NULL, rank_shifter, &one));
+	for (int i = 0; i < 20000; i++) {
+		int ret = many_begin(i % 2 ? p.r.window : p.there, RMAEXT_PUT,
+				     0, 0, 8, 2, 0, ranks, offsets, values,
+				     NULL, &state);
+
+		while (ret == RMAEXT_PENDING)
+			ret = many_wait(&state);
+		CHECK(!ret || ret == -ERANGE || ret == -FI_EINVAL);
+	}
+	atomic_store(&stop, true);
+	pthread_join(one.thread, NULL);
+	pair_close(&p);
+}
+
 const struct test tests[] = {
 	{"by_message", by_message, NULL, NULL},
 	{"by_memory", by_memory, NULL, NULL},
@@ -342,5 +384,6 @@ const struct test tests[] = {
 	{"refused_here", refused_here, NULL, NULL},
 	{"closed_for_compiled_code", closed_for_compiled_code, NULL, NULL},
 	{"changed", changed, NULL, NULL},
+	{"rank_changed", rank_changed, NULL, NULL},
 	{0},
 };
