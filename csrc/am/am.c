@@ -14,7 +14,6 @@
 #include "am/am.h"
 
 #include <errno.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 
 static void *buffers_map(size_t len)

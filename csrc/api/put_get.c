@@ -5,9 +5,6 @@
  */
 #include "api/api.h"
 
-#include <errno.h>
-#include <string.h>
-
 bool rmx_move_by_memory(struct rmaext_window *w, const struct rmaext_call *c,
 			unsigned int kind, uint64_t place, int *ret_p)
 {

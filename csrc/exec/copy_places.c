@@ -5,7 +5,6 @@
  */
 #include "exec/copy_places.h"
 
-#include <errno.h>
 #include <stdlib.h>
 
 #define MOST_PIECES 1024u /* UIO_MAXIOV, the most that process_vm_* take */

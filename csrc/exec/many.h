@@ -13,8 +13,6 @@
 #include "dtype/places.h"
 #include "exec/update.h"
 
-#include <string.h>
-
 #define RMX_PORTION ((uint64_t)1 << 18) /* elements of a block */
 /* bytes; a longer place of a request goes alone */
 #define RMX_LONG_PLACE ((uint64_t)8 << 10)

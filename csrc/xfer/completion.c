@@ -35,25 +35,18 @@ struct rmaext_error rmx_post_failure(const struct rmaext_fabric *f,
 
 /* -- failures */
 
-/* An operation without a result may leave its error to a flush. */
-static bool op_has_no_result(const struct rmx_op *op)
-{
-	return op->kind == RMAEXT_PUT ||
-	       (op->kind == RMAEXT_UPDATE && !op->local);
-}
-
 /*
  * May a flush report its failure? It reports that of a request until the owner
  * has looked, as that may never be; and of what an owner waits for only if it
- * is given up.
+ * is given up, and has no result.
  */
 static bool op_is_left_to_flush(const struct rmx_op *op)
 {
 	if (!op->ended)
-		return op->buffered && !op->hint && op_has_no_result(op);
+		return op->buffered && !op->hint && !rmx_op_fetches(op);
 	if (rmx_op_is_request(op))
 		return true;
-	return atomic_load(&op->abandoned) && op_has_no_result(op);
+	return atomic_load(&op->abandoned) && !rmx_op_fetches(op);
 }
 
 /* The caller holds window->lock. */
