@@ -285,13 +285,7 @@ class WindowCore(Unique, cmethods.Window[ScalarT]):
 
     # -- one call of C ---------------------------------------------------------------
 
-    def _run(
-        self,
-        call: str,
-        place: Place,
-        buffers: tuple[Array, ...],
-        what: Any,
-    ) -> None:
+    def _run(self, call: str, place: Place, buffers: tuple[Array, ...], what: Any) -> None:
         """Carry out an operation. `buffers` stay alive until C is done with them.
 
         `what` is a `struct rmaext_call`, of which the place is set here. A signal handler may

@@ -175,8 +175,7 @@ class IndexOperations(ManyOperations[ScalarT]):
             offsets = self._apart(rank, offsets)
         call = Call(_NAMES[kind], kind, 0, out is not None)
         places = Places(np.array(rank), offsets, None, offsets.shape, offsets.size)
-        what = self._places_call(call, places, values, out, unit=unit)
-        code, bad = self._run_many(call.name, places, what, values, out)
+        code, bad = self._run_many(call, places, values, out, unit=unit)
         if code:
             raise self._many_error(call.name, code, bad, places)
         return offsets if out is None else out

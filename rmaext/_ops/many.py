@@ -25,13 +25,13 @@ from .atomic_ops import operation
 from .core import Array, Shape, WindowCore
 from .request import Request
 
-__all__ = ["CSWAP", "GET", "PUT", "Call", "ManyOperations", "Places", "indices", "spread"]
+__all__ = ["GET", "PUT", "Call", "ManyOperations", "Places", "indices", "spread"]
 
 _INT64 = np.dtype(np.int64)
 _ONE_RANK, _ONE_OFFSET = lib.RMAEXT_ONE_RANK, lib.RMAEXT_ONE_OFFSET
 _ONE_VALUE, _ONE_COUNT = lib.RMAEXT_ONE_VALUE, lib.RMAEXT_ONE_COUNT
 _PENDING = lib.RMAEXT_PENDING
-CSWAP = lib.RMAEXT_CSWAP
+_CSWAP = lib.RMAEXT_CSWAP
 _NULL = ffi.NULL
 _from_buffer = ffi.from_buffer
 _LONGS, _CALL = ffi.typeof("int64_t[]"), ffi.typeof("struct rmaext_places_call *")
@@ -44,6 +44,7 @@ class Call(NamedTuple):
     kind: int
     op: int
     results: bool
+    type: int = 0  # C's number of an update's dtype
 
 
 class Places(NamedTuple):
@@ -74,6 +75,7 @@ class Places(NamedTuple):
         return ranks[which], offsets[which], values
 
 
+_Given = tuple[Call, Any, Any, Array]  # ranks, offsets and values
 PUT = Call("put_many", lib.RMAEXT_PUT, 0, False)
 GET = Call("get_many", lib.RMAEXT_GET, 0, True)
 
@@ -141,9 +143,7 @@ class ManyOperations(WindowCore[ScalarT]):
 
     @behind
     def _put_many(self, ranks: Any, offsets: Any, values: Any) -> None:
-        self._check_open("put_many")
-        values = arrays.origin(values, self._dtype, self._timeout)
-        self._many_or_none(PUT, 0, ranks, offsets, values, None)
+        self._many_or_none(*self._putting("put_many", ranks, offsets, values))
 
     @behind
     def _get_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Any:
@@ -151,19 +151,21 @@ class ManyOperations(WindowCore[ScalarT]):
         out = self._result(out)
         if out is not None:
             ranks, offsets = _apart(ranks, out), _apart(offsets, out)
-        return landed(self._many_or_none(GET, 0, ranks, offsets, None, out))
+        return landed(self._many_or_none(GET, ranks, offsets, None, out))
 
     @behind
     def _accumulate_many(self, ranks: Any, offsets: Any, values: Any, op: Any = "sum") -> None:
-        self._update_many("accumulate_many", op, False, ranks, offsets, values)
+        self._many_or_none(*self._updating("accumulate_many", op, False, ranks, offsets, values))
 
     @behind
     def _fetch_op_many(self, ranks: Any, offsets: Any, values: Any, op: Any = "sum") -> Any:
-        return self._update_many("fetch_op_many", op, True, ranks, offsets, values)[()]
+        given = self._updating("fetch_op_many", op, True, ranks, offsets, values)
+        return self._many_or_none(*given)[()]
 
     @behind
     def _fetch_add_many(self, ranks: Any, offsets: Any, values: Any) -> Any:
-        return self._update_many("fetch_add_many", "sum", True, ranks, offsets, values)[()]
+        given = self._updating("fetch_add_many", "sum", True, ranks, offsets, values)
+        return self._many_or_none(*given)[()]
 
     @told
     def compare_and_swap_many(
@@ -203,51 +205,49 @@ class ManyOperations(WindowCore[ScalarT]):
         >>> win.local[:5]
         array([0., 0., 5., 6., 0.])
         """
-        call = Call("compare_and_swap_many", lib.RMAEXT_UPDATE, CSWAP, True)
-        self._check_open(call.name)
-        pairs, type_ = self._pairs(compare, values), self._type_for(call, "compare and swap")
-        result: NDArray[ScalarT] = self._many_or_none(call, type_, ranks, offsets, pairs, None)
+        given = self._swapping("compare_and_swap_many", ranks, offsets, compare, values)
+        result: NDArray[ScalarT] = self._many_or_none(*given)
         return result[()]
 
     # -- helpers -------------------------------------------------------------------
 
-    def _update_many(
+    # These check what takes values, and return what `_many_or_none` is called with.
+
+    def _putting(self, name: str, ranks: Any, offsets: Any, values: Any) -> _Given:
+        self._check_open(name)
+        values = arrays.origin(values, self._dtype, self._timeout)
+        return PUT._replace(name=name), ranks, offsets, values
+
+    def _updating(
         self, name: str, op: Any, fetch: bool, ranks: Any, offsets: Any, values: Any
-    ) -> Any:
+    ) -> _Given:
         self._check_open(name)
         number = operation(op)
         values = arrays.origin(values, self._dtype, self._timeout)
-        call = Call(name, lib.RMAEXT_UPDATE, number, fetch)
-        return self._many_or_none(call, self._type_for(call, op), ranks, offsets, values, None)
+        return self._update_call(name, number, op, fetch), ranks, offsets, values
 
-    def _type_for(self, call: Call, op: Any) -> int:
-        """Return C's number of the dtype, if there is such an update of it."""
-        type_ = self._atomic_type
-        if type_ is None or not lib.rmaext_update_valid(call.op, type_):
-            text = f"{call.name}: window {self._name}: {arrays.no_update(op, self._dtype)}"
-            raise Unsupported(errno.EOPNOTSUPP, text, call=call.name)
-        return type_
-
-    def _pairs(self, compare: Any, values: Any) -> Array:
-        """Return what to compare with and the new values, as C takes them: in pairs."""
+    def _swapping(self, name: str, ranks: Any, offsets: Any, compare: Any, values: Any) -> _Given:
+        self._check_open(name)
         wanted = arrays.origin(compare, self._dtype, self._timeout)
         new = arrays.origin(values, self._dtype, self._timeout)
         pairs = np.empty((*np.broadcast_shapes(wanted.shape, new.shape), 2), self._dtype)
-        pairs[..., 0], pairs[..., 1] = wanted, new
-        return pairs.view(f"V{2 * self._dtype.itemsize}")[..., 0]
+        pairs[..., 0], pairs[..., 1] = wanted, new  # as C takes them
+        pairs = pairs.view(f"V{2 * self._dtype.itemsize}")[..., 0]
+        return self._update_call(name, _CSWAP, "compare and swap", True), ranks, offsets, pairs
+
+    def _update_call(self, name: str, number: int, op: Any, fetch: bool) -> Call:
+        type_ = self._atomic_type
+        if type_ is None or not lib.rmaext_update_valid(number, type_):
+            text = f"{name}: window {self._name}: {arrays.no_update(op, self._dtype)}"
+            raise Unsupported(errno.EOPNOTSUPP, text, call=name)
+        return Call(name, lib.RMAEXT_UPDATE, number, fetch, type_)
 
     def _many_or_none(
-        self,
-        call: Call,
-        type_: int,
-        ranks: Any,
-        offsets: Any,
-        values: Array | None,
-        out: Array | None,
+        self, call: Call, ranks: Any, offsets: Any, values: Array | None, out: Array | None = None
     ) -> Any:
         """As `_many`, but elements that go to MPI.PROC_NULL are left out, if it is a rank."""
         try:
-            return self._many(call, type_, ranks, offsets, values, out)
+            return self._many(call, ranks, offsets, values, out)
         except BoundsError:  # then nothing was sent, and ranks may be MPI.PROC_NULL
             if self._null is None:
                 raise
@@ -259,24 +259,17 @@ class ManyOperations(WindowCore[ScalarT]):
         if out is None and made is not None:
             made[...] = 0
         there = np.broadcast_to(there, places.shape)
-        got = self._many(call, type_, *places.some(values, there.reshape(-1)), None)
+        got = self._many(call, *places.some(values, there.reshape(-1)), None)
         if made is not None:
             made[there] = got
         return made
 
     def _many(
-        self,
-        call: Call,
-        type_: int,
-        ranks: Any,
-        offsets: Any,
-        values: Array | None,
-        out: Array | None,
+        self, call: Call, ranks: Any, offsets: Any, values: Array | None, out: Array | None
     ) -> Any:
         """Bring the arguments into shape, and carry the operation out."""
         places, values, out = self._arranged(call, ranks, offsets, values, out)
-        what = self._places_call(call, places, values, out, type_)
-        code, bad = self._run_many(call.name, places, what, values, out)
+        code, bad = self._run_many(call, places, values, out)
         if code:
             raise self._many_error(call.name, code, bad, places)
         return out
@@ -295,13 +288,7 @@ class ManyOperations(WindowCore[ScalarT]):
         return places, None if values is None else given[2], out
 
     def _places_call(
-        self,
-        call: Call,
-        places: Places,
-        values: Array | None,
-        out: Array | None,
-        type_: int = 0,
-        **more: int,
+        self, call: Call, places: Places, values: Array | None, out: Array | None, **more: int
     ) -> Any:
         """Return the `struct rmaext_places_call`; `more` are other fields of it."""
         ranks, offsets, counts, _, elements = places
@@ -313,7 +300,7 @@ class ManyOperations(WindowCore[ScalarT]):
         asked = {
             "kind": call.kind,
             "op": call.op,
-            "type": type_,
+            "type": call.type,
             "ones": ones,
             "unit": self._dtype.itemsize,
             "count": elements if counts is None else places.number,
@@ -328,18 +315,18 @@ class ManyOperations(WindowCore[ScalarT]):
         return ffi.new(_CALL, asked)
 
     def _run_many(
-        self, call: str, places: Places, what: Any, values: Array | None, out: Array | None
+        self, call: Call, places: Places, values: Array | None, out: Array | None, **more: int
     ) -> tuple[int, int]:
-        """Carry the operation out, in slices of time as `_run`.
+        """Carry the operation out, in slices of time as `_run`; `more` as of `_places_call`.
 
         Returns C's code, and the index of the element that was refused, or -1.
         """
-        ranks = places.ranks
+        what, ranks = self._places_call(call, places, values, out, **more), places.ranks
         op = Owner(self._fabric, self._handle, (ranks, places.offsets, values, out))
         try:
             code = op.start_many(what)
             if code == _PENDING:
-                where = f"{call}: window {self._name}"
+                where = f"{call.name}: window {self._name}"
                 code = self._group.watch.wait(op, where, lambda: np.unique(ranks).tolist())
         finally:
             op.release()
@@ -353,7 +340,6 @@ class ManyOperations(WindowCore[ScalarT]):
         out: Array | None,
         error: Callable[[int, int], Exception] | None = None,
         *,
-        type_: int = 0,
         scalar: bool = False,
         **more: int,
     ) -> Request:
@@ -361,7 +347,7 @@ class ManyOperations(WindowCore[ScalarT]):
 
         `error` returns what to raise for C's code and the index of the place at fault, or -1.
         """
-        what = self._places_call(call, places, values, out, type_, **more)
+        what = self._places_call(call, places, values, out, **more)
 
         def of_place(code: int, bad: int) -> Exception:
             return self._many_error(call.name, code, bad, places)

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from .._memory import arrays
 from .._native._lib import lib
 from ..typing import Operation, ScalarT
 from .arguments import begins
-from .atomic_ops import operation
 from .core import Array
-from .many import CSWAP, GET, PUT, Call
+from .many import GET, Call
 from .ranges import RangeOperations
 from .request import Request, done_at_once
 
@@ -33,9 +31,7 @@ class ManyRequests(RangeOperations[ScalarT]):
         >>> win.get(0, 0, 4)
         array([0., 6., 0., 5.])
         """
-        self._check_open("rput_many")
-        values = arrays.origin(values, self._dtype, self._timeout)
-        return self._begin_many(PUT._replace(name="rput_many"), 0, ranks, offsets, values)
+        return self._begin_many(*self._putting("rput_many", ranks, offsets, values))
 
     @begins()
     def rget_many(self, ranks: Any, offsets: Any, out: Array | None = None) -> Request:
@@ -48,7 +44,7 @@ class ManyRequests(RangeOperations[ScalarT]):
         """
         self._check_open("rget_many")
         out = self._result(out)
-        return self._begin_many(GET._replace(name="rget_many"), 0, ranks, offsets, None, out)
+        return self._begin_many(GET._replace(name="rget_many"), ranks, offsets, None, out)
 
     @begins()
     def raccumulate_many(
@@ -62,7 +58,8 @@ class ManyRequests(RangeOperations[ScalarT]):
         >>> win.get(0, 3, 1)
         array([11.])
         """
-        return self._begin_updates("raccumulate_many", op, False, ranks, offsets, values)
+        given = self._updating("raccumulate_many", op, False, ranks, offsets, values)
+        return self._begin_many(*given)
 
     @begins()
     def rfetch_op_many(
@@ -75,7 +72,8 @@ class ManyRequests(RangeOperations[ScalarT]):
         >>> win.rfetch_op_many(0, [3, 3], [5.0, 6.0]).wait()
         array([0., 5.])
         """
-        return self._begin_updates("rfetch_op_many", op, True, ranks, offsets, values)
+        given = self._updating("rfetch_op_many", op, True, ranks, offsets, values)
+        return self._begin_many(*given)
 
     @begins()
     def rcompare_and_swap_many(
@@ -88,41 +86,25 @@ class ManyRequests(RangeOperations[ScalarT]):
         >>> win.rcompare_and_swap_many(0, [3, 4], 0.0, 1.0).wait()
         array([0., 0.])
         """
-        call = Call("rcompare_and_swap_many", lib.RMAEXT_UPDATE, CSWAP, True)
-        self._check_open(call.name)
-        pairs, type_ = self._pairs(compare, values), self._type_for(call, "compare and swap")
-        return self._begin_many(call, type_, ranks, offsets, pairs)
+        given = self._swapping("rcompare_and_swap_many", ranks, offsets, compare, values)
+        return self._begin_many(*given)
 
     # -- requests of many ------------------------------------------------------------
 
-    def _begin_updates(
-        self, name: str, op: Any, fetch: bool, ranks: Any, offsets: Any, values: Any
-    ) -> Request:
-        self._check_open(name)
-        call = Call(name, lib.RMAEXT_UPDATE, operation(op), fetch)
-        values = arrays.origin(values, self._dtype, self._timeout)
-        return self._begin_many(call, self._type_for(call, op), ranks, offsets, values)
-
     def _begin_many(
-        self,
-        call: Call,
-        type_: int,
-        ranks: Any,
-        offsets: Any,
-        values: Array | None,
-        out: Array | None = None,
+        self, call: Call, ranks: Any, offsets: Any, values: Array | None, out: Array | None = None
     ) -> Request:
         """Begin an operation on many elements; what goes by memory is done here."""
         given = (ranks, offsets, values, out)
         places, values, out = self._arranged(call, *given)
         far = np.broadcast_to(self._far(call, places.ranks), places.shape)
         if self._divided or self._null is not None or not far.any():
-            got = self._many_or_none(call, type_, *given)
+            got = self._many_or_none(call, *given)
             return done_at_once(got if call.kind == GET.kind or got is None else got[()])
-        request = self._begin_places(call, places, values, out, type_=type_)
+        request = self._begin_places(call, places, values, out)
         if call.kind == lib.RMAEXT_UPDATE and not far.all():  # C has checked them
             near = ~far.reshape(-1)
-            got = self._many(call, type_, *places.some(values, near), None)
+            got = self._many(call, *places.some(values, near), None)
             if out is not None:
                 out.reshape(-1)[near] = got
         return request

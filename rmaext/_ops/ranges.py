@@ -195,4 +195,4 @@ class RangeOperations(ManyOperations[ScalarT]):
         at = np.repeat(offsets, counts) + inside
         flat = None if out is None else out.reshape(-1)
         values = None if values is None else values.reshape(-1)
-        self._many_or_none(call, 0, np.repeat(ranks, counts), at, values, flat)
+        self._many_or_none(call, np.repeat(ranks, counts), at, values, flat)

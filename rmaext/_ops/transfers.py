@@ -47,11 +47,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
 
     @behind
     def _get(
-        self,
-        rank: int,
-        offset: int = 0,
-        count: int | None = None,
-        out: Array | None = None,
+        self, rank: int, offset: int = 0, count: int | None = None, out: Array | None = None
     ) -> Any:
         self._check_open("get")
         cuda = of_cuda(out)

@@ -118,13 +118,7 @@ class UpdateOperations(WindowCore[ScalarT]):
         return old
 
     def _begin(
-        self,
-        call: str,
-        place: Place,
-        buffers: tuple[Array | None, ...],
-        what: Any,
-        *,
-        scalar: bool = False,
+        self, call: str, place: Place, buffers: tuple[Any, ...], what: Any, *, scalar: bool = False
     ) -> Request:
         """Begin an operation, which is as for `_run`; the last of the buffers is its result."""
         what.rank, what.offset = place[0], self._byte(place[1])

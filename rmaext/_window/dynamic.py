@@ -263,18 +263,12 @@ class DynamicWindow(SeveralArrays[ScalarT], Window[ScalarT]):
 
     # -- operations ----------------------------------------------------------------
 
-    def _run(
-        self,
-        call: str,
-        place: Place,
-        buffers: tuple[Array, ...],
-        what: Any,
-    ) -> None:
+    def _run(self, call: str, place: Place, buffers: tuple[Array, ...], what: Any) -> None:
         rank, first, count = place
         if what.kind == lib.RMAEXT_PUT and buffers[0].nbytes <= _SHORT:
             # put_many waits for the target, whose error is then raised by this put
             offsets = np.arange(first, first + count)
-            self._many(PUT, 0, rank, offsets, buffers[0].reshape(-1), None)
+            self._many(PUT, rank, offsets, buffers[0].reshape(-1), None)
             return
         if what.kind == lib.RMAEXT_GET:
             what.kind, what.op, what.type = lib.RMAEXT_UPDATE, lib.RMAEXT_NO_OP, lib.RMAEXT_UINT8

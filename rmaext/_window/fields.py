@@ -68,30 +68,18 @@ class FieldView(View[ScalarT]):
         return [record * math.prod(outer[k + 1 :]) for k in range(len(outer))] + list(steps)
 
     def _many(
-        self,
-        call: Call,
-        type_: int,
-        ranks: Any,
-        offsets: Any,
-        values: Array | None,
-        out: Array | None,
+        self, call: Call, ranks: Any, offsets: Any, values: Array | None, out: Array | None
     ) -> Any:
         if self._layout.shape:  # C counts offsets in the bytes that divide all distances
             records, inner = np.divmod(indices("offsets", offsets), len(self._within))
             offsets = (records * self._layout.record + self._within[inner]) // self._stride
-        return super()._many(call, type_, ranks, offsets, values, out)
+        return super()._many(call, ranks, offsets, values, out)
 
     def _many_error(self, call: str, code: int, bad: int, places: Places) -> Exception:
         places = places._replace(offsets=self._indices(places.offsets))
         return super()._many_error(call, code, bad, places)
 
-    def _run(
-        self,
-        call: str,
-        place: Place,
-        buffers: tuple[Array, ...],
-        what: Any,
-    ) -> None:
+    def _run(self, call: str, place: Place, buffers: tuple[Array, ...], what: Any) -> None:
         rank, first, count = place
         if what.part:  # which says where the elements are
             return super()._run(call, place, buffers, what)
@@ -104,8 +92,8 @@ class FieldView(View[ScalarT]):
             if what.compare:
                 values = self._pairs(buffers[1].reshape(-1), values)
             out = buffers[-1].reshape(-1) if what.result else None
-            how = Call(call, what.kind, what.op, out is not None)
-            self._many(how, what.type, rank, np.arange(first, first + count), values, out)
+            how = Call(call, what.kind, what.op, out is not None, what.type)
+            self._many(how, rank, np.arange(first, first + count), values, out)
 
     def _check_aligned(self, call: str, place: Place) -> None:
         unit = self._dtype.itemsize

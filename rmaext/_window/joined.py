@@ -350,13 +350,7 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         for window, first, count, _ in self._pieces(place):
             window._foresee(call, (place[0], first, count), access, number)
 
-    def _run(
-        self,
-        call: str,
-        place: Place,
-        buffers: tuple[Array, ...],
-        what: Any,
-    ) -> None:
+    def _run(self, call: str, place: Place, buffers: tuple[Array, ...], what: Any) -> None:
         rank, _, whole = place
         self._foresee(call, place, _needs(what), -1)
         for window, first, count, before in self._pieces(place):
@@ -364,19 +358,13 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
             window._run(call, (rank, first, count), buffers, part_of(what, start, count, whole))
 
     def _many(
-        self,
-        call: Call,
-        type_: int,
-        ranks: Any,
-        offsets: Any,
-        values: Array | None,
-        out: Array | None,
+        self, call: Call, ranks: Any, offsets: Any, values: Array | None, out: Array | None
     ) -> Any:
         whole, values, out = self._arranged(call, ranks, offsets, values, out)
         ranks = whole.broadcast()[0]
         which, places = self._sort(call.name, whole)
         access = (_READ if call.results else 0) | (_WRITE if call.kind != lib.RMAEXT_GET else 0)
-        number = type_ if call.kind == lib.RMAEXT_UPDATE else -1
+        number = call.type if call.kind == lib.RMAEXT_UPDATE else -1
         lots = [(self._arrays[k], np.flatnonzero(which == k)) for k in np.unique(which)]
         for window, lot in lots:
             for rank in np.unique(ranks[lot]).tolist():
@@ -384,7 +372,7 @@ class JoinedWindow(SeveralArrays[ScalarT], Window[ScalarT]):
         results = None if out is None else out.reshape(-1)
         for window, lot in lots:
             given = whole.some(values, lot)
-            got = window._many(call, type_, given[0], places[lot], given[2], None)
+            got = window._many(call, given[0], places[lot], given[2], None)
             if results is not None:
                 results[lot] = got
         return out

@@ -154,11 +154,9 @@ class TargetElements:
         cells = lengths // unit  # of each run
         inside = np.arange(cells.sum()) - np.repeat(np.cumsum(cells) - cells, cells)
         at = (np.repeat(offsets + self.base, cells) + inside * unit) // scale
-        call = Call(self.call, kind, op, results is not None)
+        call = Call(self.call, kind, op, results is not None, number)
         places = Places(np.array(self.rank), at, None, at.shape, at.size)
-        more = {"unit": unit, "scale": scale}
-        what = self.window._places_call(call, places, values, results, number, **more)
-        code, _ = self.window._run_many(self.call, places, what, values, results)
+        code, _ = self.window._run_many(call, places, values, results, unit=unit, scale=scale)
         if code:
             self.window._many_failed(self.call, code)
 
