@@ -77,7 +77,7 @@ $(VENV)/.tests: $(VENV)/.runs | $(VENV)/.extension
 
 # One extension serves all MPIs: it is linked to none, nor to libfabric.
 # The set-up compiles it, too; with -j, make has looked at the stamp before that.
-DECLARED = rmaext/_native/cmethods.pyi rmaext/_native/declared.py rmaext/_native/build.py
+DECLARED = $(addprefix rmaext/,typing.py $(addprefix _native/,cmethods.pyi declared.py build.py))
 $(VENV)/.extension: $(SOURCES) $(HEADERS) $(PYTHON_C) $(DECLARED) setup.py setup.cfg | $(VENV)/.runs
 	@if [ ! -e $@ ] || [ -n "$$(find $^ -newer $@)" ]; then \
 		echo "rmaext: compiling the extension"; \

@@ -291,7 +291,7 @@ py_call(const struct py_signature *s, py_attempt *attempt, void *self,
  * semicolon behind it.
  */
 #define PY_METHOD(type, name, attempt, ...)                                   \
-	PyObject *py_##type##_##name(void *self, PyObject *const *args,       \
+	PyObject *py_##type##_##name(PyObject *self, PyObject *const *args,   \
 				     Py_ssize_t n, PyObject *keywords)        \
 	{                                                                     \
 		static const struct py_signature signature = {                \
@@ -439,29 +439,25 @@ enum py_outcome py_flush(struct py_window *w, int64_t rank);
  */
 void py_count_turn(void);
 
-/* Rows of the tables of types, and of the module's. */
+/*
+ * Rows of the tables of methods, which declared.h has: PY_METHODS_window and so
+ * on, and PY_FUNCTIONS.
+ */
 #define PY_ROW(type, name, function, flags)                   \
 	{#name, (PyCFunction)(void (*)(void))function, flags, \
-	 PY_DOC_##type##_##name}
-#define PY_FUNCTION(name, function, flags) \
-	{#name, (PyCFunction)(void (*)(void))function, flags, PY_DOC_##name}
+	 PY_DOC_##type##_##name},
+#define PY_GENERIC(name)                                                 \
+	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,      \
+	 #name "[numpy.float64]: for annotations, as numpy.ndarray has " \
+	       "it."},
 #define PY_GETTER(type, name, function) \
 	{#name, (getter)function, NULL, PY_DOC_##type##_##name, NULL}
-#define PY_FASTCALL(type, name) \
-	PY_ROW(type, name, py_##type##_##name, METH_FASTCALL | METH_KEYWORDS)
 
-/* Window's methods: put_get.c, many.c, update.c, notify.c ... */
-#define PY_DECLARE(name)                                              \
-	PyObject *py_window_##name(void *self, PyObject *const *args, \
-				   Py_ssize_t n, PyObject *keywords);
-PY_METHODS_window(PY_DECLARE)
-#undef PY_DECLARE
-
-	/*
-	 * request.c: Request; those that end at once. In place of the result of
-	 * a call that is done comes a request that is done, with that result.
-	 */
-	extern PyType_Spec py_request_spec;
+/*
+ * request.c: Request; those that end at once. In place of the result of a call
+ * that is done comes a request that is done, with that result.
+ */
+extern PyType_Spec py_request_spec;
 enum py_outcome py_request_done(struct py_call *c);
 /* The key of a call, which leaves no room for an offset; NULL: it has none. */
 static inline PyObject *py_key_of(PyObject *key)
@@ -469,13 +465,10 @@ static inline PyObject *py_key_of(PyObject *key)
 	return key == Py_None ? NULL : key;
 }
 
-py_attempt py_try_get;				  /* put_get.c */
-extern const struct py_update py_sum;		  /* update.c: of fetch_add */
-PyObject *py_fence(void *self, PyObject *unused); /* fence.c */
+py_attempt py_try_get;		      /* put_get.c */
+extern const struct py_update py_sum; /* update.c: of fetch_add */
 
-/* end.c: functions of the module */
-extern PyMethodDef py_functions[];
-/* Clears the current exception, and returns it with its traceback. */
+/* end.c: clears the current exception, and returns it with its traceback. */
 PyObject *py_exception_taken(void);
 
 /* index.c: win[rank, key] */
@@ -492,7 +485,6 @@ void py_numba_close(struct py_window *w);
 extern PyTypeObject py_window_type, py_buffer_type, py_prepared_type;
 extern PyTypeObject py_owner_type, py_endpoint_type;
 extern PyTypeObject py_win_type;
-extern PyMethodDef py_compat_methods[];
 extern PyType_Spec py_with_spec, py_locks_spec;
 
 /*

@@ -79,8 +79,7 @@ static void second_make(struct second *s)
  * such as a MemoryError. But handlers run in the main thread only: in another
  * thread the function comes to its end, and what it raises there is its own.
  */
-static PyObject *to_the_end(PyObject *module, PyObject *const *args,
-			    Py_ssize_t n)
+PyObject *py_to_the_end(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	struct second s = {.args = args + 1, .n = (size_t)n - 2};
 	PyObject *result, *first, *both;
@@ -111,7 +110,7 @@ static PyObject *to_the_end(PyObject *module, PyObject *const *args,
 }
 
 /* The same from the start, for what cannot be begun again. */
-static PyObject *apart(PyObject *module, PyObject *const *args, Py_ssize_t n)
+PyObject *py_apart(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	struct second s = {.args = args, .n = (size_t)n - 1};
 
@@ -162,7 +161,7 @@ static bool lock_is_ours(PyObject *lock, bool *ours_p)
  * In Python, a handler may raise between the end of a `with` block and the
  * release of its lock, or on the way into it; here there is no such place.
  */
-static PyObject *locked(PyObject *module, PyObject *const *args, Py_ssize_t n)
+PyObject *py_locked(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	PyObject *result;
 	bool ours;
@@ -201,7 +200,7 @@ static void call_settle(PyObject *const *end, size_t n)
 	Py_DECREF(first);
 }
 
-static PyObject *within(PyObject *module, PyObject *const *args, Py_ssize_t n)
+PyObject *py_within(PyObject *module, PyObject *const *args, Py_ssize_t n)
 {
 	PyObject *result;
 
@@ -219,11 +218,3 @@ static PyObject *within(PyObject *module, PyObject *const *args, Py_ssize_t n)
 	lock_release(args[0]);
 	return result;
 }
-
-PyMethodDef py_functions[] = {
-	PY_FUNCTION(to_the_end, to_the_end, METH_FASTCALL),
-	PY_FUNCTION(apart, apart, METH_FASTCALL),
-	PY_FUNCTION(locked, locked, METH_FASTCALL),
-	PY_FUNCTION(within, within, METH_FASTCALL),
-	{NULL, NULL, 0, NULL},
-};

@@ -91,9 +91,9 @@ static PyObject *fence_meet(struct py_window *w)
 	return call_hand_over(w);
 }
 
-PyObject *py_fence(void *self, PyObject *unused)
+PyObject *py_window_fence(PyObject *self, PyObject *unused)
 {
-	struct py_window *w = self;
+	struct py_window *w = (struct py_window *)self;
 
 	(void)unused;
 	if (!py_is_open(w) || !call_begin(w))

@@ -214,15 +214,7 @@ static PyObject *layout_runs(struct py_layout *self, PyObject *args)
 	return pairs;
 }
 
-static PyMethodDef layout_methods[] = {
-	PY_ROW(layout, repeat, layout_repeat, METH_VARARGS),
-	PY_ROW(layout, blocks, layout_blocks, METH_VARARGS),
-	PY_ROW(layout, resize, layout_resize, METH_VARARGS),
-	PY_ROW(layout, head, layout_head, METH_O),
-	PY_ROW(layout, copy, layout_copy, METH_VARARGS),
-	PY_ROW(layout, runs, layout_runs, METH_NOARGS),
-	{NULL, NULL, 0, NULL},
-};
+static PyMethodDef layout_methods[] = {PY_METHODS_layout};
 
 static PyObject *get_span(struct py_layout *self, void *closure)
 {

@@ -14,13 +14,9 @@ static bool name_intern(PyObject **name_p, const char *text)
 static bool names_intern_ops(void)
 {
 	static const char *const names[RMX_OPS] = {
-		[RMAEXT_MIN] = "min",	    [RMAEXT_MAX] = "max",
-		[RMAEXT_SUM] = "sum",	    [RMAEXT_PROD] = "prod",
-		[RMAEXT_LOR] = "lor",	    [RMAEXT_LAND] = "land",
-		[RMAEXT_BOR] = "bor",	    [RMAEXT_BAND] = "band",
-		[RMAEXT_LXOR] = "lxor",	    [RMAEXT_BXOR] = "bxor",
-		[RMAEXT_NO_OP] = "no_op",   [RMAEXT_REPLACE] = "replace",
-		[RMAEXT_MINLOC] = "minloc", [RMAEXT_MAXLOC] = "maxloc",
+#define PY_OP(name, number) [RMAEXT_##number] = #name,
+		PY_DECLARED_OPS(PY_OP)
+#undef PY_OP
 	};
 
 	for (int op = 0; op < RMX_OPS; op++)
@@ -87,7 +83,6 @@ static int module_exec(PyObject *module)
 {
 	rmx_mpi_asks(thread_may_call_mpi);
 	if (PyArray_ImportNumPyAPI() || !names_intern() || !py_find_ffi() ||
-	    PyModule_AddFunctions(module, py_functions) ||
 	    PyModule_AddType(module, &py_window_type) ||
 	    PyModule_AddType(module, &py_buffer_type) ||
 	    PyModule_AddType(module, &py_prepared_type) ||
@@ -106,6 +101,8 @@ static int module_exec(PyObject *module)
 	return 0;
 }
 
+static PyMethodDef functions[] = {PY_FUNCTIONS};
+
 static PyModuleDef_Slot slots[] = {
 	{Py_mod_exec, (void *)module_exec},
 	{0, NULL},
@@ -115,7 +112,7 @@ static struct PyModuleDef definition = {
 	PyModuleDef_HEAD_INIT,
 	.m_name = "rmaext._native.cmethods",
 	.m_doc = "Operations without Python in between.",
-	.m_methods = py_compat_methods,
+	.m_methods = functions,
 	.m_slots = slots,
 };
 

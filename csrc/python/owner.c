@@ -383,14 +383,7 @@ static void owner_dealloc(struct py_owner *it)
 	PyObject_GC_Del(it);
 }
 
-static PyMethodDef owner_methods[] = {
-	PY_ROW(owner, start, owner_start, METH_O),
-	PY_ROW(owner, start_many, owner_start_many, METH_O),
-	PY_ROW(owner, wait, owner_wait, METH_O),
-	PY_ROW(owner, cancel, owner_cancel, METH_NOARGS),
-	PY_ROW(owner, release, owner_release, METH_NOARGS),
-	{NULL, NULL, 0, NULL},
-};
+static PyMethodDef owner_methods[] = {PY_METHODS_owner};
 
 static PyMemberDef owner_members[] = {
 	{"bad", T_LONGLONG, offsetof(struct py_owner, bad), READONLY,
@@ -490,13 +483,7 @@ static void endpoint_dealloc(struct py_endpoint *e)
 	Py_TYPE(e)->tp_free(e);
 }
 
-static PyMethodDef endpoint_methods[] = {
-	PY_ROW(endpoint, _bind, endpoint_bind, METH_O),
-	PY_ROW(endpoint, _close, endpoint_close, METH_NOARGS),
-	PY_ROW(endpoint, _closed, endpoint_closed, METH_NOARGS),
-	PY_ROW(endpoint, _reap, endpoint_reap, METH_O),
-	{NULL, NULL, 0, NULL},
-};
+static PyMethodDef endpoint_methods[] = {PY_METHODS_endpoint};
 
 static PyMemberDef endpoint_members[] = {
 	{"_in_flight", T_PYSSIZET, offsetof(struct py_endpoint, in_flight),

@@ -31,14 +31,15 @@ static PyObject *bound_run(struct bound *b, int kind, PyObject *rank,
 {
 	PyObject *into[] = {rank, offset, Py_None, b->array};
 	PyObject *from[] = {b->array, rank, offset};
+	PyObject *w = (PyObject *)b->window;
 
 	switch (kind) {
 	case RMAEXT_PUT:
-		return py_window_put(b->window, from, 3, NULL);
+		return py_window_put(w, from, 3, NULL);
 	case RMAEXT_GET:
-		return py_window_get(b->window, into, 4, NULL);
+		return py_window_get(w, into, 4, NULL);
 	default:
-		return py_window_fetch_add(b->window, from, 3, NULL);
+		return py_window_fetch_add(w, from, 3, NULL);
 	}
 }
 
@@ -172,38 +173,22 @@ static PyObject *buffer_run(struct bound *b, int kind, PyObject *const *args,
 	return bound_run(b, kind, got[0], got[1] ? got[1] : py_names.zero);
 }
 
-static PyObject *py_buffer_put(struct bound *b, PyObject *const *args,
-			       Py_ssize_t n, PyObject *keywords)
-{
-	return buffer_run(b, RMAEXT_PUT, args, n, keywords);
-}
+#define BUFFER_METHOD(name, kind)                                              \
+	static PyObject *py_buffer_##name(struct bound *b,                     \
+					  PyObject *const *args, Py_ssize_t n, \
+					  PyObject *keywords)                  \
+	{                                                                      \
+		return buffer_run(b, kind, args, n, keywords);                 \
+	}                                                                      \
+	_Static_assert(1, "")
 
-static PyObject *py_buffer_get(struct bound *b, PyObject *const *args,
-			       Py_ssize_t n, PyObject *keywords)
-{
-	return buffer_run(b, RMAEXT_GET, args, n, keywords);
-}
+BUFFER_METHOD(put, RMAEXT_PUT);
+BUFFER_METHOD(get, RMAEXT_GET);
+BUFFER_METHOD(fetch_add, RMAEXT_UPDATE);
 
-static PyObject *py_buffer_fetch_add(struct bound *b, PyObject *const *args,
-				     Py_ssize_t n, PyObject *keywords)
-{
-	return buffer_run(b, RMAEXT_UPDATE, args, n, keywords);
-}
+static PyMethodDef buffer_methods[] = {PY_METHODS_buffer};
 
-static PyMethodDef buffer_methods[] = {
-	PY_FASTCALL(buffer, put),
-	PY_FASTCALL(buffer, get),
-	PY_FASTCALL(buffer, fetch_add),
-	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
-	 "Buffer[numpy.float64]: for annotations, as numpy.ndarray has it."},
-	{NULL, NULL, 0, NULL},
-};
-
-static PyMethodDef prepared_methods[] = {
-	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
-	 "Prepared[numpy.float64]: for annotations, as numpy.ndarray has it."},
-	{NULL, NULL, 0, NULL},
-};
+static PyMethodDef prepared_methods[] = {PY_METHODS_prepared};
 
 static PyMemberDef bound_members[] = {
 	{"window", T_OBJECT, offsetof(struct bound, window), READONLY,

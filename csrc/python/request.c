@@ -83,10 +83,7 @@ static enum py_outcome wait_try(void *self, struct py_call *c)
 
 static PY_METHOD(request, wait, wait_try);
 
-static PyMethodDef request_methods[] = {
-	PY_FASTCALL(request, wait),
-	{NULL, NULL, 0, NULL},
-};
+static PyMethodDef request_methods[] = {PY_METHODS_request};
 
 static PyMemberDef request_members[] = {
 	{"_op", T_OBJECT_EX, offsetof(struct request, op), 0, NULL},

@@ -131,16 +131,7 @@ static void window_dealloc(struct py_window *w)
 	Py_TYPE(w)->tp_free(w);
 }
 
-#define ROW(name) PY_FASTCALL(window, name),
-
-static PyMethodDef window_methods[] = {
-	PY_METHODS_window(ROW) PY_ROW(window, fence, py_fence, METH_NOARGS),
-	PY_ROW(window, _bind, window_bind, METH_VARARGS),
-	PY_ROW(window, _bind_arrays, window_bind_arrays, METH_VARARGS),
-	{"__class_getitem__", Py_GenericAlias, METH_O | METH_CLASS,
-	 "Window[numpy.float64]: for annotations, as numpy.ndarray has it."},
-	{NULL, NULL, 0, NULL},
-};
+static PyMethodDef window_methods[] = {PY_METHODS_window};
 
 static PyGetSetDef window_getters[] = {
 	PY_GETTER(window, numba, py_numba),

@@ -99,11 +99,7 @@ PY_SURELY(locks, unlock, release_anyway);
 
 PY_SURELY(locks, unlock_all, release_all_anyway);
 
-static PyMethodDef locks_methods[] = {
-	PY_FASTCALL(locks, unlock),
-	PY_FASTCALL(locks, unlock_all),
-	{NULL, NULL, 0, NULL},
-};
+static PyMethodDef locks_methods[] = {PY_METHODS_locks};
 
 static PyType_Slot locks_slots[] = {
 	{Py_tp_methods, locks_methods},

@@ -15,6 +15,7 @@ CSRC = ROOT / "csrc"
 SOURCES = sorted(CSRC.glob("*/**/*.c"))
 HEADERS = sorted([*CSRC.glob("*.h"), *CSRC.glob("*/**/*.h")])
 STUB = ROOT / "rmaext" / "_native" / "cmethods.pyi"
+DECLARED = [STUB, STUB.with_name("declared.py"), ROOT / "rmaext" / "typing.py"]
 
 
 def relative(path: Path) -> str:
@@ -42,7 +43,7 @@ ffibuilder.set_source(
     "rmaext._native._lib",
     '#include "rmaext.h"',
     sources=[relative(path) for path in SOURCES],
-    depends=[relative(path) for path in [*HEADERS, STUB, STUB.with_name("declared.py")]],
+    depends=[relative(path) for path in [*HEADERS, *DECLARED]],
     include_dirs=[relative(CSRC), numpy.get_include()],  # setup.py adds that of declared.h
     py_limited_api=False,  # csrc/python/ needs more
     # A CFLAGS of the user's takes the place of Python's own flags, NDEBUG among them.

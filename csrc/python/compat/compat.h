@@ -21,19 +21,6 @@ const struct py_named *py_find_named(PyObject *datatype);
 PyObject *py_layout_of(PyObject *datatype);
 /* The number of an MPI.Op; NULL is the sum. False: it is not known. */
 bool py_mpi_op(PyObject *object, int *op_p);
-/* functions of the module */
-PyObject *py_mpi_types(PyObject *module, PyObject *args);
-PyObject *py_mpi_layout(PyObject *module, PyObject *datatype);
-PyObject *py_mpi_forget(PyObject *module, PyObject *args);
-PyObject *py_mpi_ops(PyObject *module, PyObject *list);
-
-/* win.c: a function of the module */
-PyObject *py_mpi_done(PyObject *module, PyObject *make);
-
-/* request.c: functions of the module, for generalized requests of MPI */
-PyObject *py_mpi_request_functions(PyObject *module, PyObject *ignored);
-PyObject *py_mpi_request_new(PyObject *module, PyObject *status);
-PyObject *py_mpi_request_end(PyObject *module, PyObject *args);
 
 /*
  * buffer.c: takes a buffer into a part, which is zeros at first, and drop ends

@@ -105,16 +105,3 @@ enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
 	py_part_drop(&t.part);
 	return outcome_of(done);
 }
-
-PyMethodDef py_compat_methods[] = {
-	PY_FUNCTION(mpi_types, py_mpi_types, METH_VARARGS),
-	PY_FUNCTION(mpi_layout, py_mpi_layout, METH_O),
-	PY_FUNCTION(mpi_forget, py_mpi_forget, METH_VARARGS),
-	PY_FUNCTION(mpi_ops, py_mpi_ops, METH_O),
-	PY_FUNCTION(mpi_done, py_mpi_done, METH_O),
-	PY_FUNCTION(mpi_request_functions, py_mpi_request_functions,
-		    METH_NOARGS),
-	PY_FUNCTION(mpi_request_new, py_mpi_request_new, METH_O),
-	PY_FUNCTION(mpi_request_end, py_mpi_request_end, METH_VARARGS),
-	{NULL, NULL, 0, NULL},
-};

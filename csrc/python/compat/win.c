@@ -304,24 +304,7 @@ PY_SURELY(win, Unlock, unlock_anyway);
 
 PY_SURELY(win, Unlock_all, unlock_all_anyway);
 
-static PyMethodDef win_methods[] = {
-	PY_FASTCALL(win, Put),
-	PY_FASTCALL(win, Get),
-	PY_FASTCALL(win, Accumulate),
-	PY_FASTCALL(win, Get_accumulate),
-	PY_FASTCALL(win, Fetch_and_op),
-	PY_FASTCALL(win, Compare_and_swap),
-	PY_FASTCALL(win, Rput),
-	PY_FASTCALL(win, Rget),
-	PY_FASTCALL(win, Raccumulate),
-	PY_FASTCALL(win, Rget_accumulate),
-	PY_FASTCALL(win, Flush),
-	PY_FASTCALL(win, Unlock),
-	PY_FASTCALL(win, Unlock_all),
-	PY_ROW(win, _be, win_be, METH_VARARGS),
-	PY_ROW(win, _end, win_end, METH_NOARGS),
-	{NULL, NULL, 0, NULL},
-};
+static PyMethodDef win_methods[] = {PY_METHODS_win};
 
 static PyBufferProcs win_buffer = {
 	.bf_getbuffer = (getbufferproc)win_get_buffer,
