@@ -45,44 +45,28 @@ bool py_to_index(PyObject *it, int64_t *index_p)
 	return !overflow && *index_p >= 0;
 }
 
-bool py_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
-		 int64_t *index_p)
+bool py_find_array(struct py_call *c)
 {
-	*index_p = 0;
-	return py_to_index(rank, rank_p) &&
-	       (!offset || py_to_index(offset, index_p));
-}
-
-/* Goes on to the array that has an element; false: none has it. */
-static bool array_find(struct py_window **w_p, int64_t rank, int64_t *index_p)
-{
-	const struct py_window *w = *w_p;
+	const struct py_window *w = c->w;
 	const int64_t *bounds;
 	Py_ssize_t low = 0, high = PyTuple_GET_SIZE(w->arrays);
 
-	if (w->it.closed || rank >= PyArray_DIM(w->bounds, 0))
+	if (w->it.closed || c->rank >= PyArray_DIM(w->bounds, 0))
 		return false;
-	bounds = PyArray_GETPTR2(w->bounds, rank, 0);
-	if (*index_p >= bounds[high])
+	bounds = PyArray_GETPTR2(w->bounds, c->rank, 0);
+	if (c->index >= bounds[high])
 		return false;
 	while (high - low > 1) { /* bounds[low] <= index < bounds[high] */
 		const Py_ssize_t middle = (low + high) / 2;
 
-		if (*index_p >= bounds[middle])
+		if (c->index >= bounds[middle])
 			low = middle;
 		else
 			high = middle;
 	}
-	*index_p -= bounds[low];
-	*w_p = (struct py_window *)PyTuple_GET_ITEM(w->arrays, low);
+	c->index -= bounds[low];
+	c->w = (struct py_window *)PyTuple_GET_ITEM(w->arrays, low);
 	return true;
-}
-
-bool py_find_place(struct py_window **w_p, PyObject *rank, PyObject *offset,
-		   int64_t *rank_p, int64_t *index_p)
-{
-	return py_to_place(rank, offset, rank_p, index_p) &&
-	       (!(*w_p)->arrays || array_find(w_p, *rank_p, index_p));
 }
 
 /* Integers that are not larger are numbers of these types, none is rounded. */

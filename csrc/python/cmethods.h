@@ -169,25 +169,41 @@ static inline bool py_target_allows(const struct py_window *w, int64_t rank,
 	       rmx_passes(w->it.window, rank, offset, len, access);
 }
 
-/* A call of a method: its arguments, what the method does, what it returns. */
+struct py_signature;
 #define PY_PARAMETERS 5
+
+/* A call of a method: its arguments, what the method does, what it returns. */
 struct py_call {
+	const struct py_signature *is;
 	PyObject *got[PY_PARAMETERS]; /* NULL: was not given */
-	const void *how;
-	PyObject *result; /* NULL: None */
+	PyObject *result;	      /* NULL: None */
+	/* what py_take_alike() has made of those that there are; w and op
+	 * always */
+	struct py_window *w; /* that of the array which the place is in */
+	int64_t rank, index;
+	int64_t count, slot; /* -1: no count was given; 0: no slot */
+	PyObject *key;	     /* of the whole window; NULL: there is a place */
+	int op;
 };
 
 typedef enum py_outcome py_attempt(void *self, struct py_call *call);
 
-/* How a method is called. `how` tells methods apart that share an attempt. */
+/* A method: how it is called, as cmethods.pyi declares it, and what it does. */
 struct py_signature {
-	const void *how;
+	const char *name;
 	/* with an exception set: what to return; or NULL, which raises it */
 	PyObject *(*failed)(void *self);
 	PyObject **slow;     /* the name of the Python method */
 	int required, given; /* parameters: the first so many, and all */
 	int named;	     /* the last so many are given by name only */
+	/* which parameter, from 1 on, is that; 0: there is none */
+	int rank, offset, count, op, slot, key;
 	PyObject *const *names[PY_PARAMETERS];
+	/* what tells methods apart that share an attempt */
+	int kind; /* RMAEXT_PUT ... */
+	int does; /* an update without `op` */
+	enum { PY_NOTHING, PY_ARRAY, PY_SCALAR_OR_ARRAY, PY_SCALAR } returns;
+	py_attempt *at_once; /* of a request: that without it */
 };
 
 /*
@@ -202,15 +218,11 @@ bool py_take_named(const struct py_signature *s, PyObject **slots,
  */
 /* a non-negative integer, Python's or NumPy's, that 64 bits hold */
 bool py_to_index(PyObject *it, int64_t *index_p);
-/* a rank, and an offset that may be NULL, for 0 */
-bool py_to_place(PyObject *rank, PyObject *offset, int64_t *rank_p,
-		 int64_t *index_p);
 /*
- * The same in a window; in one of several arrays *w_p becomes the window of the
- * array that the element is in, and *index_p is counted there.
+ * The place of a call in a window of several arrays: its window becomes that of
+ * the array which has the element, and its index is counted there.
  */
-bool py_find_place(struct py_window **w_p, PyObject *rank, PyObject *offset,
-		   int64_t *rank_p, int64_t *index_p);
+bool py_find_array(struct py_call *c);
 /* an operation by its name; NULL is the sum */
 bool py_to_op(PyObject *it, int *op_p);
 /* a number that fits the window's dtype, as one element of it */
@@ -268,15 +280,54 @@ py_take(const struct py_signature *s, PyObject **slots, PyObject *const *args,
 			: n >= s->required;
 }
 
+/* Takes what methods have in common. False: Python does. */
+__attribute__((always_inline)) static inline bool
+py_take_alike(const struct py_signature *s, void *self, struct py_call *c)
+{
+#define PY_GOT(what) (s->what ? c->got[s->what - 1] : NULL)
+	PyObject *offset = PY_GOT(offset), *count = PY_GOT(count);
+
+	c->w = self;
+	c->op = s->does;
+	if (s->offset) {
+		c->index = 0;
+		if (!py_to_index(PY_GOT(rank), &c->rank) ||
+		    (offset && !py_to_index(offset, &c->index)) ||
+		    (c->w->arrays && !py_find_array(c)))
+			return false;
+	}
+	if (s->key) {
+		c->key = PY_GOT(key) == Py_None ? NULL : PY_GOT(key);
+		if (c->key && (c->index || c->w != self))
+			return false;
+	}
+	if (s->count) {
+		c->count = -1;
+		if (count && count != Py_None && !py_to_index(count, &c->count))
+			return false;
+	}
+	if (s->slot) {
+		c->slot = 0;
+		if (PY_GOT(slot) && !py_to_index(PY_GOT(slot), &c->slot))
+			return false;
+	}
+	return !s->op || py_to_op(PY_GOT(op), &c->op);
+#undef PY_GOT
+}
+
 /* Calls a method: by an attempt in C, or else by the Python method. */
 __attribute__((always_inline)) static inline PyObject *
 py_call(const struct py_signature *s, py_attempt *attempt, void *self,
 	PyObject *const *args, Py_ssize_t n, PyObject *keywords)
 {
-	struct py_call call = {.how = s->how};
 	enum py_outcome done = PY_DECLINED;
+	struct py_call call;
 
-	if (py_take(s, call.got, args, n, keywords))
+	call.is = s;
+	call.result = NULL;
+	memset(call.got, 0, (size_t)s->given * sizeof(*call.got));
+	if (py_take(s, call.got, args, n, keywords) &&
+	    py_take_alike(s, self, &call))
 		done = attempt(self, &call);
 	if (done == PY_DECLINED)
 		return py_decide(self, *s->slow, args, n, keywords);
@@ -382,15 +433,10 @@ enum py_outcome py_raise_code(struct py_window *w, const char *call,
 bool py_join(struct py_window *w, const struct rmaext_call *single);
 
 /*
- * put_get.c: ranks and elements must not be negative; the window may be closed,
- * and all else is checked here. An operation that takes long releases the GIL,
- * and keeps its buffers alive as long as C may use them.
+ * put_get.c: what Window's put and get do. An operation that takes long
+ * releases the GIL, and keeps its buffers alive as long as C may use them.
  */
-enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
-		       int64_t index);
-/* out is plain, and writeable */
-enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,
-		       int64_t index);
+py_attempt py_try_put, py_try_get;
 /*
  * Puts or gets len bytes of a window of bytes. owner keeps data alive; without
  * one, only what is by memory is done.
@@ -399,37 +445,16 @@ enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
 			void *data, uint64_t len, int64_t rank,
 			uint64_t offset);
 /*
- * index.c: puts to, or gets, what a key means at a rank, if that is by
- * memory. `out`, if there is one, is plain and writeable.
+ * index.c: does what a call with a key asks for, if that is by memory. `out`,
+ * if there is one, is plain and writeable; updates have no results, and take an
+ * array of the key's shape.
  */
-enum py_outcome py_put_part(struct py_window *w, int64_t rank, PyObject *key,
-			    PyObject *value);
-enum py_outcome py_get_part(struct py_window *w, int64_t rank, PyObject *key,
-			    PyArrayObject *out, PyObject **result_p);
-/* How many elements there are from index on. False: there is no such place. */
-bool py_rest(const struct py_window *w, int64_t rank, int64_t index,
-	     int64_t *count_p);
+enum py_outcome py_put_part(struct py_call *c);
+enum py_outcome py_get_part(struct py_call *c, PyArrayObject *out);
+enum py_outcome py_update_part(struct py_call *c);
 /* Would a get of so many elements be allowed? */
 bool py_could_get(const struct py_window *w, int64_t rank, int64_t index,
 		  int64_t count);
-/* An update of what a key means, from an array of its shape; not its results.
- */
-enum py_outcome py_update_part(struct py_window *w, int op, int64_t rank,
-			       PyObject *key, PyObject *value);
-/* An update: what it is called, what it does, and what it returns. */
-struct py_update {
-	const char *call;
-	int op;
-	enum { PY_NOTHING, PY_ARRAY, PY_SCALAR_OR_ARRAY, PY_SCALAR } result;
-};
-
-/* *old_p becomes what there was, unless nothing is to be returned. */
-enum py_outcome py_update(struct py_window *w, const struct py_update *u,
-			  PyObject *operand, int64_t rank, int64_t index,
-			  PyObject **old_p);
-/* compare-and-swap of one element */
-enum py_outcome py_swap(struct py_window *w, PyObject *compare, PyObject *value,
-			int64_t rank, int64_t index, PyObject **old_p);
 /* rank -1: all ranks */
 enum py_outcome py_flush(struct py_window *w, int64_t rank);
 /*
@@ -459,14 +484,6 @@ void py_count_turn(void);
  */
 extern PyType_Spec py_request_spec;
 enum py_outcome py_request_done(struct py_call *c);
-/* The key of a call, which leaves no room for an offset; NULL: it has none. */
-static inline PyObject *py_key_of(PyObject *key)
-{
-	return key == Py_None ? NULL : key;
-}
-
-py_attempt py_try_get;		      /* put_get.c */
-extern const struct py_update py_sum; /* update.c: of fetch_add */
 
 /* end.c: clears the current exception, and returns it with its traceback. */
 PyObject *py_exception_taken(void);

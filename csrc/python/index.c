@@ -305,15 +305,14 @@ static enum py_outcome selection_get(struct py_window *w,
 	return *result_p ? PY_DONE : PY_FAILED;
 }
 
-enum py_outcome py_get_part(struct py_window *w, int64_t rank, PyObject *key,
-			    PyArrayObject *out, PyObject **result_p)
+enum py_outcome py_get_part(struct py_call *c, PyArrayObject *out)
 {
 	struct selection s;
 
-	if (!selection_make(w, rank, key, 0, &s) ||
+	if (!selection_make(c->w, c->rank, c->key, 0, &s) ||
 	    (out && !selection_has_shape(&s, out)))
 		return PY_DECLINED;
-	return selection_get(w, &s, out, result_p);
+	return selection_get(c->w, &s, out, &c->result);
 }
 
 static PyObject *window_subscript(struct py_window *w, PyObject *key)
@@ -401,27 +400,27 @@ static enum py_outcome selection_put(struct py_window *w,
 	return done;
 }
 
-enum py_outcome py_put_part(struct py_window *w, int64_t rank, PyObject *key,
-			    PyObject *value)
+enum py_outcome py_put_part(struct py_call *c)
 {
 	struct selection s;
 
-	return selection_make(w, rank, key, 0, &s)
-		       ? selection_put(w, &s, value, false)
+	return selection_make(c->w, c->rank, c->key, 0, &s)
+		       ? selection_put(c->w, &s, c->got[0], false)
 		       : PY_DECLINED;
 }
 
-enum py_outcome py_update_part(struct py_window *w, int op, int64_t rank,
-			       PyObject *key, PyObject *value)
+enum py_outcome py_update_part(struct py_call *c)
 {
-	PyArrayObject *values = (PyArrayObject *)value;
-	struct py_target there = {.rank = rank};
+	PyArrayObject *values = (PyArrayObject *)c->got[0];
+	struct py_target there = {.rank = c->rank};
+	struct py_window *w = c->w;
 	struct py_part own = {0};
 	struct rmx_layout l;
 	struct selection s;
 
 	if (w->it.type < 0 || w->it.type >= RMAEXT_FLOAT_INT32 ||
-	    !py_is_plain(w, value) || !selection_make(w, rank, key, 0, &s) ||
+	    !py_is_plain(w, c->got[0]) ||
+	    !selection_make(w, c->rank, c->key, 0, &s) ||
 	    !selection_has_shape(&s, values) ||
 	    !selection_side(w, &s, &l, &there.part.side))
 		return PY_DECLINED;
@@ -434,7 +433,7 @@ enum py_outcome py_update_part(struct py_window *w, int op, int64_t rank,
 	own.count = (uint64_t)PyArray_SIZE(values);
 	own.side.count = PyArray_SIZE(values);
 	own.side.bytes = there.part.side.bytes;
-	return py_update_sides(w, op, &own, NULL, &there);
+	return py_update_sides(w, c->op, &own, NULL, &there);
 }
 
 static int window_ass_subscript(struct py_window *w, PyObject *key,

@@ -5,13 +5,6 @@
 
 enum { RANKS, OFFSETS, VALUES, RESULT, BUFFERS };
 
-/* What a method does; results: it returns some. */
-struct method {
-	const char *call;
-	int kind;
-	bool results;
-};
-
 struct many {
 	struct rmaext_places_call it;
 	bool fresh;	      /* nobody sees the result if it fails */
@@ -111,10 +104,10 @@ static bool many_run_without_gil(struct rmaext_window *w, struct many *m,
 	return done;
 }
 
-static enum py_outcome many_run(struct py_window *w, const char *call,
-				struct many *m)
+static enum py_outcome many_run(struct py_call *c, struct many *m)
 {
-	const bool moves = m->it.kind == RMAEXT_PUT || m->it.kind == RMAEXT_GET;
+	struct py_window *w = c->w;
+	const bool moves = m->it.kind != RMAEXT_UPDATE;
 	PyObject *result;
 	int ret = 0;
 	bool done;
@@ -127,78 +120,68 @@ static enum py_outcome many_run(struct py_window *w, const char *call,
 		return PY_DECLINED;
 	if (!ret)
 		return PY_DONE;
-	result = PyObject_CallMethod((PyObject *)w, "_many_failed", "si", call,
-				     ret);
+	result = PyObject_CallMethod((PyObject *)w, "_many_failed", "si",
+				     c->is->name, ret);
 	Py_XDECREF(result);
 	return PY_FAILED;
 }
 
 /* got: ranks, offsets, values or out, op */
-static enum py_outcome many_attempt(struct py_window *w,
-				    const struct method *it,
-				    PyObject *const *got, struct many *m)
+static enum py_outcome many_attempt(struct py_call *c, struct many *m)
 {
-	PyObject *third = got[2] == Py_None ? NULL : got[2];
+	PyObject *third = c->got[2] == Py_None ? NULL : c->got[2];
+	const bool gets = c->is->kind == RMAEXT_GET;
+	struct py_window *w = c->w;
 
-	if (!py_is_open(w) || !py_to_op(got[3], &m->it.op) ||
-	    !many_take_index(m, RANKS, got[0], &m->rank, &m->it.ranks) ||
-	    !many_take_index(m, OFFSETS, got[1], &m->offset, &m->it.offsets))
+	if (!py_is_open(w) ||
+	    !many_take_index(m, RANKS, c->got[0], &m->rank, &m->it.ranks) ||
+	    !many_take_index(m, OFFSETS, c->got[1], &m->offset, &m->it.offsets))
 		return PY_DECLINED;
-	if (it->kind != RMAEXT_GET && !many_take_values(w, m, third))
+	if (!gets && !many_take_values(w, m, third))
 		return PY_DECLINED;
-	if (it->kind == RMAEXT_GET && third) {
+	if (gets && third) {
 		if (!many_take_result(w, m, third))
 			return PY_DECLINED;
-	} else if (it->results && !many_new_result(w, m)) {
+	} else if (c->is->returns && !many_new_result(w, m)) {
 		return PY_FAILED;
 	}
-	m->it.kind = it->kind;
+	m->it.kind = c->is->kind;
+	m->it.op = c->op;
 	m->it.type = w->it.type;
 	m->it.unit = w->it.unit;
 	m->it.count = m->shaped ? (uint64_t)PyArray_SIZE(m->shaped) : 1;
-	m->fresh = it->kind == RMAEXT_GET && !third;
-	if (it->results)
+	m->fresh = gets && !third;
+	if (c->is->returns)
 		m->it.results =
 			PyArray_DATA((PyArrayObject *)m->buffer[RESULT]);
-	return many_run(w, it->call, m);
+	return many_run(c, m);
 }
 
-static enum py_outcome many_try(void *w, struct py_call *c)
+static enum py_outcome try_many(void *self, struct py_call *c)
 {
-	const struct method *it = c->how;
 	struct many m = {.shaped = NULL};
-	enum py_outcome done = many_attempt(w, it, c->got, &m);
+	enum py_outcome done = many_attempt(c, &m);
 	PyObject *result = m.buffer[RESULT];
 
+	(void)self;
 	if (done != PY_DONE)
 		Py_XDECREF(result);
 	/* an update returns one value as a scalar, a get as an array */
-	else if (result && it->kind != RMAEXT_GET)
+	else if (result && c->is->returns != PY_ARRAY)
 		c->result = PyArray_Return((PyArrayObject *)result);
 	else
 		c->result = result;
 	return done == PY_DONE && result && !c->result ? PY_FAILED : done;
 }
 
-static const struct method put_many = {"put_many", RMAEXT_PUT, false};
+PY_METHOD(window, put_many, try_many, .kind = RMAEXT_PUT);
 
-PY_METHOD(window, put_many, many_try, .how = &put_many);
+PY_METHOD(window, get_many, try_many, .kind = RMAEXT_GET, .returns = PY_ARRAY);
 
-static const struct method get_many = {"get_many", RMAEXT_GET, true};
+PY_METHOD(window, accumulate_many, try_many, .kind = RMAEXT_UPDATE);
 
-PY_METHOD(window, get_many, many_try, .how = &get_many);
+PY_METHOD(window, fetch_op_many, try_many, .kind = RMAEXT_UPDATE,
+	  .returns = PY_SCALAR_OR_ARRAY);
 
-static const struct method accumulate_many = {"accumulate_many", RMAEXT_UPDATE,
-					      false};
-
-PY_METHOD(window, accumulate_many, many_try, .how = &accumulate_many);
-
-static const struct method fetch_op_many = {"fetch_op_many", RMAEXT_UPDATE,
-					    true};
-
-PY_METHOD(window, fetch_op_many, many_try, .how = &fetch_op_many);
-
-static const struct method fetch_add_many = {"fetch_add_many", RMAEXT_UPDATE,
-					     true};
-
-PY_METHOD(window, fetch_add_many, many_try, .how = &fetch_add_many);
+PY_METHOD(window, fetch_add_many, try_many, .kind = RMAEXT_UPDATE,
+	  .does = RMAEXT_SUM, .returns = PY_SCALAR_OR_ARRAY);

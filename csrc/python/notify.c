@@ -7,12 +7,6 @@
 
 #include "win/notify.h"
 
-static bool slot_take(PyObject *it, int64_t *slot_p)
-{
-	*slot_p = 0;
-	return !it || (py_to_index(it, slot_p) && rmx_notify_slot(*slot_p));
-}
-
 /* The method's caller keeps alive what is copied. */
 static enum py_outcome put_by_message(struct py_window *w, int64_t rank,
 				      uint64_t offset, const void *from,
@@ -66,20 +60,22 @@ static enum py_outcome notified_bytes(struct py_window *w, const void *from,
 	return PY_DONE;
 }
 
-static enum py_outcome notified_put(struct py_window *w, PyObject *origin,
-				    int64_t rank, int64_t index, int slot)
+static enum py_outcome notified_put(struct py_call *c)
 {
+	PyObject *origin = c->got[0];
 	enum py_outcome done;
 	struct py_origin o;
 	uint64_t offset;
 
-	if (!py_is_open(w) || !py_to_bytes(w, index, &offset))
+	if (!py_to_bytes(c->w, c->index, &offset))
 		return PY_DECLINED;
 	if (PyList_CheckExact(origin) && !PyList_GET_SIZE(origin))
-		return notified_bytes(w, &o.cell, 0, rank, offset, slot);
-	if (!py_origin_take(w, origin, PY_GIL_BYTES, &o))
+		return notified_bytes(c->w, origin, 0, c->rank, offset,
+				      (int)c->slot);
+	if (!py_origin_take(c->w, origin, PY_GIL_BYTES, &o))
 		return PY_DECLINED;
-	done = notified_bytes(w, o.data, o.bytes, rank, offset, slot);
+	done = notified_bytes(c->w, o.data, o.bytes, c->rank, offset,
+			      (int)c->slot);
 	Py_XDECREF(o.copy);
 	return done;
 }
@@ -97,55 +93,50 @@ static bool slot_is_here(const struct py_window *w, int64_t rank, int slot)
 	return !sent || sent->site;
 }
 
-static enum py_outcome put_notify_try(void *self, struct py_call *c)
+/* In a window of several arrays, which has slots of its own, Python does it. */
+static enum py_outcome try_put_notify(void *self, struct py_call *c)
 {
-	PyObject *key = py_key_of(c->got[4]);
 	struct py_window *w = self;
-	int64_t rank, index, slot;
 	enum py_outcome done;
 
-	if (!py_to_place(c->got[1], c->got[2], &rank, &index) ||
-	    !slot_take(c->got[3], &slot))
+	if (!py_is_open(w) || !rmx_notify_slot(c->slot))
 		return PY_DECLINED;
-	if (!key)
-		return notified_put(w, c->got[0], rank, index, (int)slot);
-	if (index || !py_is_open(w) || !slot_is_here(w, rank, (int)slot))
+	if (!c->key)
+		return notified_put(c);
+	if (!slot_is_here(w, c->rank, (int)c->slot))
 		return PY_DECLINED;
-	done = py_put_part(w, rank, key, c->got[0]);
+	done = py_put_part(c);
 	if (done != PY_DONE)
 		return done;
 	/* a turn of other threads may have closed it */
-	return py_is_open(w) ? notified_bytes(w, key, 0, rank, 0, (int)slot)
-			     : PY_DECLINED;
+	return py_is_open(w)
+		       ? notified_bytes(w, c->key, 0, c->rank, 0, (int)c->slot)
+		       : PY_DECLINED;
 }
 
-PY_METHOD(window, put_notify, put_notify_try);
+PY_METHOD(window, put_notify, try_put_notify);
 
-static enum py_outcome rput_notify_try(void *w, struct py_call *c)
+static enum py_outcome try_rput_notify(void *w, struct py_call *c)
 {
-	enum py_outcome done;
-	int64_t rank;
+	enum py_outcome done = PY_DECLINED;
 
-	if (!py_is_open(w) || !py_to_index(c->got[1], &rank) ||
-	    !py_rank_is_direct(w, rank))
-		return PY_DECLINED;
-	done = put_notify_try(w, c);
+	if (py_is_open(w) && py_rank_is_direct(w, c->rank))
+		done = try_put_notify(w, c);
 	return done == PY_DONE ? py_request_done(c) : done;
 }
 
-PY_METHOD(window, rput_notify, rput_notify_try);
+PY_METHOD(window, rput_notify, try_rput_notify);
 
 /* The control block of this rank, if the arguments are plain; else NULL. */
-static struct rmx_control_block *own_control_block(struct py_window *w,
-						   PyObject *const *got,
-						   int64_t *slot_p,
-						   int64_t *count_p)
+static struct rmx_control_block *own_control_block(struct py_call *c)
 {
-	*count_p = 1;
-	if (!py_is_open(w) || !slot_take(got[0], slot_p) ||
-	    (got[1] && (!py_to_index(got[1], count_p) || !*count_p)))
+	if (!py_is_open(c->w) || !rmx_notify_slot(c->slot))
 		return NULL;
-	return rmx_control_block_of(w->it.window, w->it.window->self);
+	if (!c->got[1])
+		c->count = 1;
+	return c->count < 1 ? NULL
+			    : rmx_control_block_of(c->w->it.window,
+						   c->w->it.window->self);
 }
 
 /* No limit, or one that Python would take, see config.seconds(). */
@@ -163,63 +154,59 @@ static bool timeout_is_plain(PyObject *it)
  * before is served here, and if its handler raises, the counts are given back:
  * after the call it could raise, and nobody would have the counts.
  */
-static enum py_outcome counts_taken(struct py_window *w, struct py_call *c,
-				    int64_t slot, int64_t count,
-				    PyObject *result)
+static enum py_outcome counts_taken(struct py_call *c, PyObject *result)
 {
 	if (result && !PyErr_CheckSignals()) {
 		c->result = result;
 		return PY_DONE;
 	}
 	Py_XDECREF(result);
-	rmx_notify_add(w->it.window, w->it.window->self, (int)slot, count);
+	rmx_notify_add(c->w->it.window, c->w->it.window->self, (int)c->slot,
+		       c->count);
 	return PY_FAILED;
 }
 
-static enum py_outcome wait_notify_try(void *self, struct py_call *c)
+static enum py_outcome try_wait_notify(void *self, struct py_call *c)
 {
-	struct py_window *w = self;
+	struct rmx_control_block *block = own_control_block(c);
 	PyObject *limit = c->got[2];
-	struct rmx_control_block *block;
-	int64_t slot, count, seen = 0;
+	int64_t seen = 0;
 	int code;
 
-	block = own_control_block(w, c->got, &slot, &count);
+	(void)self;
 	if (!block || !timeout_is_plain(limit))
 		return PY_DECLINED;
 	for (int i = 0; i < PY_GIL_LOOKS; i++) {
-		if (rmx_notify_take(block, (int)slot, count, &seen))
-			return counts_taken(w, c, slot, count,
-					    PyLong_FromLongLong(seen));
+		if (rmx_notify_take(block, (int)c->slot, c->count, &seen))
+			return counts_taken(c, PyLong_FromLongLong(seen));
 		rmx_relax();
 	}
 	if (limit && limit != Py_None)
 		return PY_DECLINED;
 	Py_BEGIN_ALLOW_THREADS
-	code = rmaext_notify_wait(w->it.window, (int)slot, count, RMX_SLICE,
-				  &seen);
+	code = rmaext_notify_wait(c->w->it.window, (int)c->slot, c->count,
+				  RMX_SLICE, &seen);
 	Py_END_ALLOW_THREADS
 	if (code) /* an error comes again */
 		return PY_DECLINED;
-	return counts_taken(w, c, slot, count, PyLong_FromLongLong(seen));
+	return counts_taken(c, PyLong_FromLongLong(seen));
 }
 
-PY_METHOD(window, wait_notify, wait_notify_try);
+PY_METHOD(window, wait_notify, try_wait_notify);
 
-static enum py_outcome test_notify_try(void *self, struct py_call *c)
+static enum py_outcome try_test_notify(void *self, struct py_call *c)
 {
-	struct py_window *w = self;
-	struct rmx_control_block *block;
+	struct rmx_control_block *block = own_control_block(c);
 	struct rmaext_fabric *fabric;
-	int64_t slot, count, seen;
+	int64_t seen;
 
-	block = own_control_block(w, c->got, &slot, &count);
+	(void)self;
 	if (!block)
 		return PY_DECLINED;
-	if (rmx_notify_take(block, (int)slot, count, &seen))
-		return counts_taken(w, c, slot, count, Py_NewRef(Py_True));
+	if (rmx_notify_take(block, (int)c->slot, c->count, &seen))
+		return counts_taken(c, Py_NewRef(Py_True));
 	/* without a progress thread, Python serves the network */
-	fabric = w->it.window->fabric;
+	fabric = c->w->it.window->fabric;
 	if (fabric && !fabric->progress.running)
 		return PY_DECLINED;
 	py_count_turn();
@@ -227,4 +214,4 @@ static enum py_outcome test_notify_try(void *self, struct py_call *c)
 	return PY_DONE;
 }
 
-PY_METHOD(window, test_notify, test_notify_try);
+PY_METHOD(window, test_notify, try_test_notify);

@@ -48,48 +48,6 @@ static enum py_outcome transfer_move(struct py_window *w,
 	return PY_DONE;
 }
 
-enum py_outcome py_put(struct py_window *w, PyObject *origin, int64_t rank,
-		       int64_t index)
-{
-	struct py_transfer r = {
-		.it = {.kind = RMAEXT_PUT, .rank = rank},
-		.name = "put",
-		.buffer = {origin, Py_None},
-	};
-	enum py_outcome done;
-	struct py_origin o;
-
-	if (!py_is_open(w) || !py_to_bytes(w, index, &r.it.offset) ||
-	    !py_origin_take(w, origin, NPY_MAX_INTP, &o))
-		return PY_DECLINED;
-	/* so short a put as a cell's is a copy when rmaext_start() returns */
-	r.it.operand = o.data;
-	r.it.count = o.bytes;
-	if (!o.copy)
-		return transfer_move(w, &r);
-	r.buffer[0] = (PyObject *)o.copy;
-	done = transfer_move(w, &r);
-	Py_DECREF(o.copy);
-	return done;
-}
-
-enum py_outcome py_get(struct py_window *w, PyArrayObject *out, int64_t rank,
-		       int64_t index)
-{
-	struct py_transfer r = {
-		.it = {.kind = RMAEXT_GET,
-		       .rank = rank,
-		       .result = PyArray_DATA(out),
-		       .count = w->it.unit * (uint64_t)PyArray_SIZE(out)},
-		.name = "get",
-		.buffer = {(PyObject *)out, Py_None},
-	};
-
-	if (!py_is_open(w) || !py_to_bytes(w, index, &r.it.offset))
-		return PY_DECLINED;
-	return transfer_move(w, &r);
-}
-
 enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
 			void *data, uint64_t len, int64_t rank, uint64_t offset)
 {
@@ -107,17 +65,6 @@ enum py_outcome py_move(struct py_window *w, bool put, PyObject *owner,
 	if (!owner && !py_rank_is_direct(w, rank))
 		return PY_DECLINED;
 	return transfer_move(w, &r);
-}
-
-bool py_rest(const struct py_window *w, int64_t rank, int64_t index,
-	     int64_t *count_p)
-{
-	if (!py_is_open(w) || rank >= w->it.window->count)
-		return false;
-	*count_p = (int64_t)(rmx_target_of(w->it.window, rank)->size /
-			     w->it.unit) -
-		   index;
-	return *count_p >= 0;
 }
 
 bool py_could_get(const struct py_window *w, int64_t rank, int64_t index,
@@ -160,49 +107,80 @@ enum py_outcome py_flush(struct py_window *w, int64_t rank)
 
 /* -- the methods */
 
-static enum py_outcome try_put(void *self, struct py_call *c)
+enum py_outcome py_try_put(void *self, struct py_call *c)
 {
-	struct py_window *w = self;
-	int64_t rank, index;
+	struct py_window *w = c->w;
+	struct py_transfer r = {
+		.it = {.kind = RMAEXT_PUT, .rank = c->rank},
+		.name = "put",
+		.buffer = {c->got[0], Py_None},
+	};
+	enum py_outcome done;
+	struct py_origin o;
 
-	if (!py_find_place(&w, c->got[1], c->got[2], &rank, &index))
+	(void)self;
+	if (!py_is_open(w) || !py_to_bytes(w, c->index, &r.it.offset) ||
+	    !py_origin_take(w, c->got[0], NPY_MAX_INTP, &o))
 		return PY_DECLINED;
-	return py_put(w, c->got[0], rank, index);
+	/* so short a put as a cell's is a copy when rmaext_start() returns */
+	r.it.operand = o.data;
+	r.it.count = o.bytes;
+	if (!o.copy)
+		return transfer_move(w, &r);
+	r.buffer[0] = (PyObject *)o.copy;
+	done = transfer_move(w, &r);
+	Py_DECREF(o.copy);
+	return done;
 }
 
-PY_METHOD(window, put, try_put);
+PY_METHOD(window, put, py_try_put);
 
-enum py_outcome py_try_get(void *self, struct py_call *c)
+/* Gets what is at the place into an array, which it takes. */
+static enum py_outcome get_into(struct py_call *c, PyArrayObject *out)
 {
-	PyObject *wanted = c->got[2], *out = c->got[3];
-	int64_t rank, index, count = -1;
-	struct py_window *w = self;
-	enum py_outcome done;
+	struct py_transfer r = {
+		.it = {.kind = RMAEXT_GET,
+		       .rank = c->rank,
+		       .result = PyArray_DATA(out),
+		       .count = c->w->it.unit * (uint64_t)PyArray_SIZE(out)},
+		.name = "get",
+		.buffer = {(PyObject *)out, Py_None},
+	};
+	enum py_outcome done = PY_DECLINED;
 
-	if (!py_find_place(&w, c->got[0], c->got[1], &rank, &index) ||
-	    (wanted && wanted != Py_None && !py_to_index(wanted, &count)))
-		return PY_DECLINED;
-	if (out && out != Py_None) {
-		if (!py_is_plain_result(w, out) ||
-		    (count >= 0 && count != PyArray_SIZE((PyArrayObject *)out)))
-			return PY_DECLINED;
-		Py_INCREF(out);
-	} else {
-		/* the rest of an array is not that of all */
-		if ((count < 0 &&
-		     (w != self || !py_rest(w, rank, index, &count))) ||
-		    !py_could_get(w, rank, index, count))
-			return PY_DECLINED;
-		out = (PyObject *)py_new_array(w, 1, &(npy_intp){count});
-		if (!out)
-			return PY_FAILED;
-	}
-	done = py_get(w, (PyArrayObject *)out, rank, index);
+	if (py_is_open(c->w) && py_to_bytes(c->w, c->index, &r.it.offset))
+		done = transfer_move(c->w, &r);
 	if (done == PY_DONE)
-		c->result = out;
+		c->result = (PyObject *)out;
 	else
 		Py_DECREF(out);
 	return done;
+}
+
+enum py_outcome py_try_get(void *self, struct py_call *c)
+{
+	PyArrayObject *out = (PyArrayObject *)c->got[3];
+	const struct py_window *w = c->w;
+	int64_t count = c->count;
+
+	if (out && (PyObject *)out != Py_None) {
+		if (!py_is_plain_result(w, (PyObject *)out) ||
+		    (count >= 0 && count != PyArray_SIZE(out)))
+			return PY_DECLINED;
+		return get_into(c, (PyArrayObject *)Py_NewRef((PyObject *)out));
+	}
+	/* the rest of an array is not that of all */
+	if (!py_is_open(w) || !py_is_rank(w, c->rank) ||
+	    (count < 0 && w != self))
+		return PY_DECLINED;
+	if (count < 0)
+		count = (int64_t)(rmx_target_of(w->it.window, c->rank)->size /
+				  w->it.unit) -
+			c->index;
+	if (count < 0 || !py_could_get(w, c->rank, c->index, count))
+		return PY_DECLINED;
+	out = py_new_array(w, 1, &(npy_intp){count});
+	return out ? get_into(c, out) : PY_FAILED;
 }
 
 PY_METHOD(window, get, py_try_get);

@@ -70,7 +70,7 @@ static void request_dealloc(struct request *r)
 	Py_DECREF(type);
 }
 
-static enum py_outcome wait_try(void *self, struct py_call *c)
+static enum py_outcome try_wait(void *self, struct py_call *c)
 {
 	const struct request *r = self;
 
@@ -81,7 +81,7 @@ static enum py_outcome wait_try(void *self, struct py_call *c)
 	return PY_DONE;
 }
 
-static PY_METHOD(request, wait, wait_try);
+static PY_METHOD(request, wait, try_wait);
 
 static PyMethodDef request_methods[] = {PY_METHODS_request};
 
@@ -110,51 +110,29 @@ PyType_Spec py_request_spec = {
 	.slots = request_slots,
 };
 
-static enum py_outcome rput_try(void *self, struct py_call *c)
+static enum py_outcome try_rput(void *self, struct py_call *c)
 {
-	PyObject *key = py_key_of(c->got[3]);
-	struct py_window *w = self;
-	enum py_outcome done;
-	int64_t rank, index;
+	enum py_outcome done = PY_DECLINED;
 
-	if (!py_find_place(&w, c->got[1], c->got[2], &rank, &index) ||
-	    !py_is_open(w) || !py_rank_is_direct(w, rank) ||
-	    (key && (index || w != self)))
-		return PY_DECLINED;
-	done = key ? py_put_part(w, rank, key, c->got[0])
-		   : py_put(w, c->got[0], rank, index);
+	if (py_is_open(c->w) && py_rank_is_direct(c->w, c->rank))
+		done = c->key ? py_put_part(c) : py_try_put(self, c);
 	return done == PY_DONE ? py_request_done(c) : done;
 }
 
-PY_METHOD(window, rput, rput_try);
+PY_METHOD(window, rput, try_rput);
 
-/* What is read into; NULL: an array that is to be made. */
-static bool out_take(const struct py_window *w, PyObject *it,
-		     PyArrayObject **out_p)
+static enum py_outcome try_rget(void *self, struct py_call *c)
 {
-	*out_p = it == Py_None ? NULL : (PyArrayObject *)it;
-	return !*out_p || py_is_plain_result(w, it);
-}
+	PyObject *out = c->got[3] == Py_None ? NULL : c->got[3];
+	enum py_outcome done = PY_DECLINED;
 
-static enum py_outcome rget_try(void *self, struct py_call *c)
-{
-	PyObject *count = c->got[2], *key = py_key_of(c->got[4]);
-	struct py_window *w = self;
-	enum py_outcome done;
-	PyArrayObject *out;
-	int64_t rank, index;
-
-	if (!py_find_place(&w, c->got[0], c->got[1], &rank, &index) ||
-	    !py_is_open(w) || !py_rank_is_direct(w, rank))
+	if (!py_is_open(c->w) || !py_rank_is_direct(c->w, c->rank))
 		return PY_DECLINED;
-	if (!key)
+	if (!c->key)
 		done = py_try_get(self, c);
-	else if (index || w != self || (count && count != Py_None) ||
-		 !out_take(w, c->got[3], &out))
-		return PY_DECLINED;
-	else
-		done = py_get_part(w, rank, key, out, &c->result);
+	else if (c->count < 0 && (!out || py_is_plain_result(c->w, out)))
+		done = py_get_part(c, (PyArrayObject *)out);
 	return done == PY_DONE ? py_request_done(c) : done;
 }
 
-PY_METHOD(window, rget, rget_try);
+PY_METHOD(window, rget, try_rget);

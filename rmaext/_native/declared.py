@@ -12,6 +12,11 @@ from pathlib import Path
 # Types whose public methods stand before Python's, which begin with an underscore.
 BEFORE = ("Window", "Request", "Locks", "Win")
 HAND_ON = ("Locks", "Win")  # those of them whose methods hand on whatever they are called with
+# Parameters of which C is told where they stand; Window's it takes alike in all methods.
+ALIKE = {
+    "Window": ("rank", "offset", "count", "op", "slot", "key"),
+    "Win": ("target_rank", "rank"),
+}
 _KEYWORDS = "METH_FASTCALL | METH_KEYWORDS"
 
 
@@ -55,7 +60,7 @@ def header(text: str) -> str:
             given = [arg.arg for arg in (*one.args.args[1:], *one.args.kwonlyargs)]
             if given:
                 names.update(given)
-                lines.append(f"#define PY_SIGNATURE_{kind}_{name} {_fields(one, given)}")
+                lines.append(f"#define PY_SIGNATURE_{kind}_{name} {_fields(node, one, given)}")
             if node.name == "Window":
                 lines.append(_prototype(function, flags))
         if any("Generic" in ast.unparse(base) for base in node.bases):
@@ -120,14 +125,19 @@ def _signature(one: ast.FunctionDef | None, name: str = "") -> str:
     return f"{name or one.name}({given})\n--\n\n"
 
 
-def _fields(one: ast.FunctionDef, given: list[str]) -> str:
+def _fields(node: ast.ClassDef, one: ast.FunctionDef, given: list[str]) -> str:
     """Return what a struct py_signature is initialised by."""
     named = len(one.args.kwonlyargs)
     required = len(given) - named - len(one.args.defaults)
     names = ", ".join(f"&py_names.{it}" for it in given)
+    places = [
+        f".{name.removeprefix('target_')} = {given.index(name) + 1}, "
+        for name in ALIKE.get(node.name, ())
+        if name in given
+    ]
     return (
-        f".slow = &py_names.{one.name}, .required = {required}, .given = {len(given)}, "
-        f".named = {named}, .names = {{{names}}}"
+        f'.name = "{one.name}", .slow = &py_names.{one.name}, .required = {required}, '
+        f".given = {len(given)}, .named = {named}, {''.join(places)}.names = {{{names}}}"
     )
 
 

@@ -72,25 +72,29 @@ static int win_get_buffer(struct win *w, Py_buffer *view, int flags)
 static bool rank_is_in(const struct win *w, PyObject *set, PyObject *rank)
 {
 	/* objects of other types could equal a rank although they are none */
-	return w->open && rank && PyLong_CheckExact(rank) &&
+	return w->open && PyLong_CheckExact(rank) &&
 	       PySet_Contains(set, rank) == 1;
+}
+
+static PyObject *rank_of(const struct py_call *c)
+{
+	return c->got[c->is->rank - 1];
 }
 
 /*
  * May an operation on the rank begin? If it is not known to, Python begins an
  * epoch where it is time for one, or raises an error.
  */
-static enum py_outcome win_enter(struct win *w, const char *call,
-				 PyObject *rank)
+static enum py_outcome win_enter(struct win *w, const struct py_call *c)
 {
-	PyObject *entered;
+	PyObject *entered, *rank = rank_of(c);
 
 	if (rank_is_in(w, w->access, rank))
 		return PY_DONE;
-	if (!w->open || !rank || !PyLong_CheckExact(rank))
+	if (!w->open || !PyLong_CheckExact(rank))
 		return PY_DECLINED;
-	entered =
-		PyObject_CallMethod((PyObject *)w, "_enter", "sO", call, rank);
+	entered = PyObject_CallMethod((PyObject *)w, "_enter", "sO",
+				      c->is->name, rank);
 	Py_XDECREF(entered);
 	if (!entered)
 		return PY_FAILED;
@@ -130,14 +134,11 @@ static enum py_outcome win_reach_self(struct win *w, PyObject *rank)
 	return result ? PY_DONE : PY_FAILED;
 }
 
-/* What tells Put from Get, and Fetch_and_op from Get_accumulate. */
-static const char is_put, is_single;
-
-static enum py_outcome move_try(void *self, struct py_call *c)
+static enum py_outcome try_move(void *self, struct py_call *c)
 {
-	const bool put = c->how == &is_put;
+	const bool put = c->is->kind == RMAEXT_PUT;
 	struct win *w = self;
-	enum py_outcome done = win_enter(w, put ? "Put" : "Get", c->got[1]);
+	enum py_outcome done = win_enter(w, c);
 
 	if (done != PY_DONE)
 		return done;
@@ -150,14 +151,14 @@ static enum py_outcome move_try(void *self, struct py_call *c)
 #define WIN_METHOD(name, ...) \
 	static PY_METHOD(win, name, __VA_ARGS__, .failed = win_report)
 
-WIN_METHOD(Put, move_try, .how = &is_put);
+WIN_METHOD(Put, try_move, .kind = RMAEXT_PUT);
 
-WIN_METHOD(Get, move_try);
+WIN_METHOD(Get, try_move, .kind = RMAEXT_GET);
 
-static enum py_outcome accumulate_try(void *self, struct py_call *c)
+static enum py_outcome try_accumulate(void *self, struct py_call *c)
 {
 	struct win *w = self;
-	enum py_outcome done = win_enter(w, "Accumulate", c->got[1]);
+	enum py_outcome done = win_enter(w, c);
 	int op;
 
 	if (done != PY_DONE)
@@ -169,15 +170,14 @@ static enum py_outcome accumulate_try(void *self, struct py_call *c)
 	return done == PY_DONE ? win_reach_self(w, c->got[1]) : done;
 }
 
-WIN_METHOD(Accumulate, accumulate_try);
+WIN_METHOD(Accumulate, try_accumulate);
 
 /* single: of Fetch_and_op, which takes a displacement for a target */
-static enum py_outcome fetch_try(void *self, struct py_call *c)
+static enum py_outcome try_fetch(void *self, struct py_call *c)
 {
-	const bool single = c->how == &is_single;
+	const bool single = c->is->returns == PY_SCALAR;
 	struct win *w = self;
-	const enum py_outcome entered = win_enter(
-		w, single ? "Fetch_and_op" : "Get_accumulate", c->got[2]);
+	const enum py_outcome entered = win_enter(w, c);
 	int op;
 
 	if (entered != PY_DONE)
@@ -189,15 +189,14 @@ static enum py_outcome fetch_try(void *self, struct py_call *c)
 			     c->got[2], object_or_none(c->got[3]), op, single);
 }
 
-WIN_METHOD(Get_accumulate, fetch_try);
+WIN_METHOD(Get_accumulate, try_fetch);
 
-WIN_METHOD(Fetch_and_op, fetch_try, .how = &is_single);
+WIN_METHOD(Fetch_and_op, try_fetch, .returns = PY_SCALAR);
 
-static enum py_outcome swap_try(void *self, struct py_call *c)
+static enum py_outcome try_swap(void *self, struct py_call *c)
 {
 	struct win *w = self;
-	const enum py_outcome entered =
-		win_enter(w, "Compare_and_swap", c->got[3]);
+	const enum py_outcome entered = win_enter(w, c);
 
 	if (entered != PY_DONE)
 		return entered;
@@ -208,7 +207,7 @@ static enum py_outcome swap_try(void *self, struct py_call *c)
 			     RMAEXT_CSWAP, true);
 }
 
-WIN_METHOD(Compare_and_swap, swap_try);
+WIN_METHOD(Compare_and_swap, try_swap);
 
 /* What makes a request of MPI that is done; NULL: not told yet. */
 static PyObject *make_done;
@@ -221,58 +220,43 @@ PyObject *py_mpi_done(PyObject *module, PyObject *make)
 }
 
 /* A call with a request, which is done at once, by memory. */
-struct asking {
-	enum py_outcome (*attempt)(void *self, struct py_call *c);
-	const void *how; /* of the attempt */
-	int rank;	 /* which argument that is */
-};
-
-static enum py_outcome asking_try(void *self, struct py_call *c)
+static enum py_outcome try_asking(void *self, struct py_call *c)
 {
-	const struct asking *a = c->how;
-	PyObject *rank = c->got[a->rank];
-	struct py_call call = *c;
 	struct win *w = self;
 	enum py_outcome done;
 	int64_t number;
 
-	if (!make_done || !rank_is_in(w, w->passive, rank) ||
-	    !py_to_index(rank, &number) ||
+	if (!make_done || !rank_is_in(w, w->passive, rank_of(c)) ||
+	    !py_to_index(rank_of(c), &number) ||
 	    !py_rank_is_direct(w->window, number))
 		return PY_DECLINED;
-	call.how = a->how;
-	done = a->attempt(self, &call);
+	done = c->is->at_once(self, c);
 	if (done != PY_DONE)
 		return done;
 	c->result = PyObject_CallNoArgs(make_done);
 	return c->result ? PY_DONE : PY_FAILED;
 }
 
-static const struct asking asking_put = {move_try, &is_put, 1};
-static const struct asking asking_get = {move_try, NULL, 1};
-static const struct asking asking_accumulate = {accumulate_try, NULL, 1};
-static const struct asking asking_get_accumulate = {fetch_try, NULL, 2};
+WIN_METHOD(Rput, try_asking, .at_once = try_move, .kind = RMAEXT_PUT);
 
-WIN_METHOD(Rput, asking_try, .how = &asking_put);
+WIN_METHOD(Rget, try_asking, .at_once = try_move, .kind = RMAEXT_GET);
 
-WIN_METHOD(Rget, asking_try, .how = &asking_get);
+WIN_METHOD(Raccumulate, try_asking, .at_once = try_accumulate);
 
-WIN_METHOD(Raccumulate, asking_try, .how = &asking_accumulate);
+WIN_METHOD(Rget_accumulate, try_asking, .at_once = try_fetch);
 
-WIN_METHOD(Rget_accumulate, asking_try, .how = &asking_get_accumulate);
-
-static enum py_outcome flush_try(void *self, struct py_call *c)
+static enum py_outcome try_flush(void *self, struct py_call *c)
 {
 	struct win *w = self;
 	int64_t rank;
 
-	if (!rank_is_in(w, w->passive, c->got[0]) ||
-	    !py_to_index(c->got[0], &rank))
+	if (!rank_is_in(w, w->passive, rank_of(c)) ||
+	    !py_to_index(rank_of(c), &rank))
 		return PY_DECLINED;
 	return py_flush(w->window, rank);
 }
 
-WIN_METHOD(Flush, flush_try);
+WIN_METHOD(Flush, try_flush);
 
 static int win_traverse(struct win *w, visitproc visit, void *arg)
 {
