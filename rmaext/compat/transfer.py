@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: BSD-3-Clause
 """MPI.Win's operations on a window of bytes.
 
-The plain cases are those of csrc/python/compat/operations.c; all others, and all errors, are here.
+The plain cases are those of csrc/python/compat/win.c; all others, and all errors, are here.
 `win` is a `Win`: of it `_window`, a window of bytes, and `_units`, the displacement
 unit of each rank, are used. Errors of rmaext are raised as they are. With `begin` a call returns
 the requests of what it has begun; if there are none, it is done, as far as MPI has it.

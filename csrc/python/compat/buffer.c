@@ -203,6 +203,7 @@ bool py_target_take(struct py_window *w, PyObject *units, PyObject *rank,
 	struct py_part *p = &t->part;
 	Py_ssize_t n;
 
+	target = target ? target : Py_None;
 	p->basic = origin->basic;
 	p->layout = (struct py_layout *)Py_XNewRef(origin->layout);
 	if (PyTuple_CheckExact(target) || PyList_CheckExact(target)) {

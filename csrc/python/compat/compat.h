@@ -35,21 +35,4 @@ bool py_target_take(struct py_window *w, PyObject *units, PyObject *rank,
 		    struct py_target *t);
 void py_part_drop(struct py_part *p);
 
-/*
- * operations.c: those of MPI.Win, in bytes of a window. units has each rank's
- * displacement unit. They do what is plain; put and get may release the GIL.
- */
-enum py_outcome py_mpi_move(struct py_window *w, PyObject *units,
-			    PyObject *buffer, PyObject *rank, PyObject *target,
-			    bool put);
-/*
- * old: the buffer for what there was, or NULL. wanted: that of what there is to
- * be, of RMAEXT_CSWAP; else NULL. single: more or fewer elements than one are
- * left to Python.
- */
-enum py_outcome py_mpi_update(struct py_window *w, PyObject *units,
-			      PyObject *buffer, PyObject *wanted, PyObject *old,
-			      PyObject *rank, PyObject *target, int op,
-			      bool single);
-
 #endif

@@ -101,11 +101,6 @@ static enum py_outcome win_enter(struct win *w, const struct py_call *c)
 	return rank_is_in(w, w->access, rank) ? PY_DONE : PY_DECLINED;
 }
 
-static PyObject *object_or_none(PyObject *it)
-{
-	return it ? it : Py_None;
-}
-
 /* Has Python raise MPI's exception in place of the one that is set. */
 static PyObject *win_report(void *w)
 {
@@ -134,17 +129,45 @@ static enum py_outcome win_reach_self(struct win *w, PyObject *rank)
 	return result ? PY_DONE : PY_FAILED;
 }
 
+/* What was not taken, because of an exception that came meanwhile, failed. */
+static enum py_outcome outcome_of(enum py_outcome done)
+{
+	return done == PY_DECLINED && PyErr_Occurred() ? PY_FAILED : done;
+}
+
+/* Are there bytes between the elements that only a layout tells? */
+static bool part_has_gaps(const struct py_part *p)
+{
+	return !p->layout && p->basic.gaps;
+}
+
 static enum py_outcome try_move(void *self, struct py_call *c)
 {
 	const bool put = c->is->kind == RMAEXT_PUT;
 	struct win *w = self;
 	enum py_outcome done = win_enter(w, c);
+	struct py_target t = {0};
+	struct py_part p = {0};
 
 	if (done != PY_DONE)
 		return done;
-	done = py_mpi_move(w->window, w->units, c->got[0], c->got[1],
-			   object_or_none(c->got[2]), put);
-	return done == PY_DONE && put ? win_reach_self(w, c->got[1]) : done;
+	done = PY_DECLINED;
+	if (!py_part_take(&p, c->got[0], !put) ||
+	    !py_target_take(w->window, w->units, rank_of(c), c->got[2], &p,
+			    &t) ||
+	    p.side.bytes != t.part.side.bytes || part_has_gaps(&p) ||
+	    part_has_gaps(&t.part))
+		; /* Python does it */
+	else if (p.layout || t.part.layout)
+		done = py_move_sides(w->window, put, t.rank, t.offset,
+				     &t.part.side, &p.side, p.data);
+	else
+		done = py_move(w->window, put, p.owner, p.data, p.side.bytes,
+			       t.rank, t.offset);
+	py_part_drop(&p);
+	py_part_drop(&t.part);
+	done = outcome_of(done);
+	return done == PY_DONE && put ? win_reach_self(w, rank_of(c)) : done;
 }
 
 /* Defines a method of MPI.Win: an error is raised as MPI's. */
@@ -154,6 +177,78 @@ static enum py_outcome try_move(void *self, struct py_call *c)
 WIN_METHOD(Put, try_move, .kind = RMAEXT_PUT);
 
 WIN_METHOD(Get, try_move, .kind = RMAEXT_GET);
+
+/* Are these elements of the same type, which has updates? */
+static bool parts_agree(const struct py_part *a, const struct py_part *b)
+{
+	return a->basic.type >= 0 && a->basic.type == b->basic.type &&
+	       a->side.bytes == b->side.bytes;
+}
+
+static enum py_outcome part_update(struct py_window *w,
+				   const struct py_part *origin,
+				   const struct py_part *compare,
+				   const struct py_part *result, int op,
+				   const struct py_target *t)
+{
+	const struct rmaext_call it = {
+		.op = op,
+		.type = origin->basic.type,
+		.rank = t->rank,
+		.offset = t->offset,
+		.operand = origin->data,
+		.compare = compare ? compare->data : NULL,
+		.result = result ? result->data : NULL,
+		.count = origin->count,
+	};
+
+	if (!parts_agree(origin, &t->part) ||
+	    (compare && !parts_agree(origin, compare)) ||
+	    (result && !parts_agree(origin, result)))
+		return PY_DECLINED;
+	if (origin->layout || t->part.layout || (result && result->layout) ||
+	    origin->side.bytes > PY_GIL_UPDATE_BYTES)
+		return py_update_sides(w, op, origin, result, t);
+	return rmx_update_direct(w->it.window, &it) ? PY_DONE : PY_DECLINED;
+}
+
+/* Is it one element of a predefined type? */
+static bool part_is_single(const struct py_part *p)
+{
+	return p->count == 1 && !p->layout;
+}
+
+/*
+ * old: the buffer for what there was, or NULL; wanted: that of what there is to
+ * be, of RMAEXT_CSWAP, else NULL. A method that returns one element takes no
+ * more, and a displacement for a target.
+ */
+static enum py_outcome win_update(struct win *w, struct py_call *c,
+				  PyObject *wanted, PyObject *old,
+				  PyObject *target, int op)
+{
+	struct py_part origin = {0}, compare = {0}, result = {0};
+	const bool single = c->is->returns == PY_SCALAR;
+	enum py_outcome done = PY_DECLINED;
+	struct py_target t = {0};
+
+	if (single && target && !PyLong_CheckExact(target))
+		return PY_DECLINED;
+	if (py_part_take(&origin, c->got[0], false) &&
+	    (!single || part_is_single(&origin)) &&
+	    (!wanted || (py_part_take(&compare, wanted, false) &&
+			 part_is_single(&compare))) &&
+	    (!old || py_part_take(&result, old, true)) &&
+	    py_target_take(w->window, w->units, rank_of(c), target, &origin,
+			   &t))
+		done = part_update(w->window, &origin, wanted ? &compare : NULL,
+				   old ? &result : NULL, op, &t);
+	py_part_drop(&origin);
+	py_part_drop(&compare);
+	py_part_drop(&result);
+	py_part_drop(&t.part);
+	return outcome_of(done);
+}
 
 static enum py_outcome try_accumulate(void *self, struct py_call *c)
 {
@@ -165,28 +260,22 @@ static enum py_outcome try_accumulate(void *self, struct py_call *c)
 		return done;
 	if (!py_mpi_op(c->got[3], &op))
 		return PY_DECLINED;
-	done = py_mpi_update(w->window, w->units, c->got[0], NULL, NULL,
-			     c->got[1], object_or_none(c->got[2]), op, false);
-	return done == PY_DONE ? win_reach_self(w, c->got[1]) : done;
+	done = win_update(w, c, NULL, NULL, c->got[2], op);
+	return done == PY_DONE ? win_reach_self(w, rank_of(c)) : done;
 }
 
 WIN_METHOD(Accumulate, try_accumulate);
 
-/* single: of Fetch_and_op, which takes a displacement for a target */
 static enum py_outcome try_fetch(void *self, struct py_call *c)
 {
-	const bool single = c->is->returns == PY_SCALAR;
-	struct win *w = self;
-	const enum py_outcome entered = win_enter(w, c);
+	const enum py_outcome entered = win_enter(self, c);
 	int op;
 
 	if (entered != PY_DONE)
 		return entered;
-	if ((single && c->got[3] && !PyLong_CheckExact(c->got[3])) ||
-	    !py_mpi_op(c->got[4], &op))
+	if (!py_mpi_op(c->got[4], &op))
 		return PY_DECLINED;
-	return py_mpi_update(w->window, w->units, c->got[0], NULL, c->got[1],
-			     c->got[2], object_or_none(c->got[3]), op, single);
+	return win_update(self, c, NULL, c->got[1], c->got[3], op);
 }
 
 WIN_METHOD(Get_accumulate, try_fetch);
@@ -195,19 +284,15 @@ WIN_METHOD(Fetch_and_op, try_fetch, .returns = PY_SCALAR);
 
 static enum py_outcome try_swap(void *self, struct py_call *c)
 {
-	struct win *w = self;
-	const enum py_outcome entered = win_enter(w, c);
+	const enum py_outcome entered = win_enter(self, c);
 
 	if (entered != PY_DONE)
 		return entered;
-	if (c->got[4] && !PyLong_CheckExact(c->got[4]))
-		return PY_DECLINED;
-	return py_mpi_update(w->window, w->units, c->got[0], c->got[1],
-			     c->got[2], c->got[3], object_or_none(c->got[4]),
-			     RMAEXT_CSWAP, true);
+	return win_update(self, c, c->got[1], c->got[2], c->got[4],
+			  RMAEXT_CSWAP);
 }
 
-WIN_METHOD(Compare_and_swap, try_swap);
+WIN_METHOD(Compare_and_swap, try_swap, .returns = PY_SCALAR);
 
 /* What makes a request of MPI that is done; NULL: not told yet. */
 static PyObject *make_done;
