@@ -175,10 +175,10 @@ struct py_signature;
 /* A call of a method: its arguments, what the method does, what it returns. */
 struct py_call {
 	const struct py_signature *is;
+	void *self;
 	PyObject *got[PY_PARAMETERS]; /* NULL: was not given */
 	PyObject *result;	      /* NULL: None */
-	/* what py_take_alike() has made of those that there are; w and op
-	 * always */
+	/* what py_take_alike() has made of those that the method has */
 	struct py_window *w; /* that of the array which the place is in */
 	int64_t rank, index;
 	int64_t count, slot; /* -1: no count was given; 0: no slot */
@@ -186,7 +186,7 @@ struct py_call {
 	int op;
 };
 
-typedef enum py_outcome py_attempt(void *self, struct py_call *call);
+typedef enum py_outcome py_attempt(struct py_call *call);
 
 /* A method: how it is called, as cmethods.pyi declares it, and what it does. */
 struct py_signature {
@@ -282,13 +282,15 @@ py_take(const struct py_signature *s, PyObject **slots, PyObject *const *args,
 
 /* Takes what methods have in common. False: Python does. */
 __attribute__((always_inline)) static inline bool
-py_take_alike(const struct py_signature *s, void *self, struct py_call *c)
+py_take_alike(const struct py_signature *s, struct py_call *c)
 {
 #define PY_GOT(what) (s->what ? c->got[s->what - 1] : NULL)
 	PyObject *offset = PY_GOT(offset), *count = PY_GOT(count);
 
-	c->w = self;
-	c->op = s->does;
+	if (s->offset || s->slot)
+		c->w = c->self;
+	if (s->does)
+		c->op = s->does;
 	if (s->offset) {
 		c->index = 0;
 		if (!py_to_index(PY_GOT(rank), &c->rank) ||
@@ -298,7 +300,7 @@ py_take_alike(const struct py_signature *s, void *self, struct py_call *c)
 	}
 	if (s->key) {
 		c->key = PY_GOT(key) == Py_None ? NULL : PY_GOT(key);
-		if (c->key && (c->index || c->w != self))
+		if (c->key && (c->index || c->w != c->self))
 			return false;
 	}
 	if (s->count) {
@@ -324,11 +326,11 @@ py_call(const struct py_signature *s, py_attempt *attempt, void *self,
 	struct py_call call;
 
 	call.is = s;
+	call.self = self;
 	call.result = NULL;
 	memset(call.got, 0, (size_t)s->given * sizeof(*call.got));
-	if (py_take(s, call.got, args, n, keywords) &&
-	    py_take_alike(s, self, &call))
-		done = attempt(self, &call);
+	if (py_take(s, call.got, args, n, keywords) && py_take_alike(s, &call))
+		done = attempt(&call);
 	if (done == PY_DECLINED)
 		return py_decide(self, *s->slow, args, n, keywords);
 	if (done == PY_FAILED)

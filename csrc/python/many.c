@@ -106,7 +106,7 @@ static bool many_run_without_gil(struct rmaext_window *w, struct many *m,
 
 static enum py_outcome many_run(struct py_call *c, struct many *m)
 {
-	struct py_window *w = c->w;
+	struct py_window *w = c->self;
 	const bool moves = m->it.kind != RMAEXT_UPDATE;
 	PyObject *result;
 	int ret = 0;
@@ -131,7 +131,7 @@ static enum py_outcome many_attempt(struct py_call *c, struct many *m)
 {
 	PyObject *third = c->got[2] == Py_None ? NULL : c->got[2];
 	const bool gets = c->is->kind == RMAEXT_GET;
-	struct py_window *w = c->w;
+	struct py_window *w = c->self;
 
 	if (!py_is_open(w) ||
 	    !many_take_index(m, RANKS, c->got[0], &m->rank, &m->it.ranks) ||
@@ -146,7 +146,7 @@ static enum py_outcome many_attempt(struct py_call *c, struct many *m)
 		return PY_FAILED;
 	}
 	m->it.kind = c->is->kind;
-	m->it.op = c->op;
+	m->it.op = c->is->kind == RMAEXT_UPDATE ? c->op : 0;
 	m->it.type = w->it.type;
 	m->it.unit = w->it.unit;
 	m->it.count = m->shaped ? (uint64_t)PyArray_SIZE(m->shaped) : 1;
@@ -157,13 +157,12 @@ static enum py_outcome many_attempt(struct py_call *c, struct many *m)
 	return many_run(c, m);
 }
 
-static enum py_outcome try_many(void *self, struct py_call *c)
+static enum py_outcome try_many(struct py_call *c)
 {
 	struct many m = {.shaped = NULL};
 	enum py_outcome done = many_attempt(c, &m);
 	PyObject *result = m.buffer[RESULT];
 
-	(void)self;
 	if (done != PY_DONE)
 		Py_XDECREF(result);
 	/* an update returns one value as a scalar, a get as an array */

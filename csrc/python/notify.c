@@ -94,9 +94,9 @@ static bool slot_is_here(const struct py_window *w, int64_t rank, int slot)
 }
 
 /* In a window of several arrays, which has slots of its own, Python does it. */
-static enum py_outcome try_put_notify(void *self, struct py_call *c)
+static enum py_outcome try_put_notify(struct py_call *c)
 {
-	struct py_window *w = self;
+	struct py_window *w = c->self;
 	enum py_outcome done;
 
 	if (!py_is_open(w) || !rmx_notify_slot(c->slot))
@@ -116,12 +116,12 @@ static enum py_outcome try_put_notify(void *self, struct py_call *c)
 
 PY_METHOD(window, put_notify, try_put_notify);
 
-static enum py_outcome try_rput_notify(void *w, struct py_call *c)
+static enum py_outcome try_rput_notify(struct py_call *c)
 {
 	enum py_outcome done = PY_DECLINED;
 
-	if (py_is_open(w) && py_rank_is_direct(w, c->rank))
-		done = try_put_notify(w, c);
+	if (py_is_open(c->self) && py_rank_is_direct(c->self, c->rank))
+		done = try_put_notify(c);
 	return done == PY_DONE ? py_request_done(c) : done;
 }
 
@@ -166,14 +166,13 @@ static enum py_outcome counts_taken(struct py_call *c, PyObject *result)
 	return PY_FAILED;
 }
 
-static enum py_outcome try_wait_notify(void *self, struct py_call *c)
+static enum py_outcome try_wait_notify(struct py_call *c)
 {
 	struct rmx_control_block *block = own_control_block(c);
 	PyObject *limit = c->got[2];
 	int64_t seen = 0;
 	int code;
 
-	(void)self;
 	if (!block || !timeout_is_plain(limit))
 		return PY_DECLINED;
 	for (int i = 0; i < PY_GIL_LOOKS; i++) {
@@ -194,13 +193,12 @@ static enum py_outcome try_wait_notify(void *self, struct py_call *c)
 
 PY_METHOD(window, wait_notify, try_wait_notify);
 
-static enum py_outcome try_test_notify(void *self, struct py_call *c)
+static enum py_outcome try_test_notify(struct py_call *c)
 {
 	struct rmx_control_block *block = own_control_block(c);
 	struct rmaext_fabric *fabric;
 	int64_t seen;
 
-	(void)self;
 	if (!block)
 		return PY_DECLINED;
 	if (rmx_notify_take(block, (int)c->slot, c->count, &seen))

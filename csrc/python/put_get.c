@@ -107,7 +107,7 @@ enum py_outcome py_flush(struct py_window *w, int64_t rank)
 
 /* -- the methods */
 
-enum py_outcome py_try_put(void *self, struct py_call *c)
+enum py_outcome py_try_put(struct py_call *c)
 {
 	struct py_window *w = c->w;
 	struct py_transfer r = {
@@ -118,7 +118,6 @@ enum py_outcome py_try_put(void *self, struct py_call *c)
 	enum py_outcome done;
 	struct py_origin o;
 
-	(void)self;
 	if (!py_is_open(w) || !py_to_bytes(w, c->index, &r.it.offset) ||
 	    !py_origin_take(w, c->got[0], NPY_MAX_INTP, &o))
 		return PY_DECLINED;
@@ -157,7 +156,7 @@ static enum py_outcome get_into(struct py_call *c, PyArrayObject *out)
 	return done;
 }
 
-enum py_outcome py_try_get(void *self, struct py_call *c)
+enum py_outcome py_try_get(struct py_call *c)
 {
 	PyArrayObject *out = (PyArrayObject *)c->got[3];
 	const struct py_window *w = c->w;
@@ -171,7 +170,7 @@ enum py_outcome py_try_get(void *self, struct py_call *c)
 	}
 	/* the rest of an array is not that of all */
 	if (!py_is_open(w) || !py_is_rank(w, c->rank) ||
-	    (count < 0 && w != self))
+	    (count < 0 && w != c->self))
 		return PY_DECLINED;
 	if (count < 0)
 		count = (int64_t)(rmx_target_of(w->it.window, c->rank)->size /
@@ -185,7 +184,7 @@ enum py_outcome py_try_get(void *self, struct py_call *c)
 
 PY_METHOD(window, get, py_try_get);
 
-static enum py_outcome try_flush(void *w, struct py_call *c)
+static enum py_outcome try_flush(struct py_call *c)
 {
 	int64_t rank = -1;
 
@@ -193,7 +192,7 @@ static enum py_outcome try_flush(void *w, struct py_call *c)
 		return PY_DECLINED;
 	if (c->got[0] && c->got[0] != Py_None && !py_to_index(c->got[0], &rank))
 		return PY_DECLINED;
-	return py_flush(w, rank);
+	return py_flush(c->self, rank);
 }
 
 PY_METHOD(window, flush, try_flush);

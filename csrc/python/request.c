@@ -70,9 +70,9 @@ static void request_dealloc(struct request *r)
 	Py_DECREF(type);
 }
 
-static enum py_outcome try_wait(void *self, struct py_call *c)
+static enum py_outcome try_wait(struct py_call *c)
 {
-	const struct request *r = self;
+	const struct request *r = c->self;
 
 	if (r->state != py_names.zero || r->error != Py_None || !r->result ||
 	    (c->got[0] && c->got[0] != Py_None))
@@ -110,18 +110,18 @@ PyType_Spec py_request_spec = {
 	.slots = request_slots,
 };
 
-static enum py_outcome try_rput(void *self, struct py_call *c)
+static enum py_outcome try_rput(struct py_call *c)
 {
 	enum py_outcome done = PY_DECLINED;
 
 	if (py_is_open(c->w) && py_rank_is_direct(c->w, c->rank))
-		done = c->key ? py_put_part(c) : py_try_put(self, c);
+		done = c->key ? py_put_part(c) : py_try_put(c);
 	return done == PY_DONE ? py_request_done(c) : done;
 }
 
 PY_METHOD(window, rput, try_rput);
 
-static enum py_outcome try_rget(void *self, struct py_call *c)
+static enum py_outcome try_rget(struct py_call *c)
 {
 	PyObject *out = c->got[3] == Py_None ? NULL : c->got[3];
 	enum py_outcome done = PY_DECLINED;
@@ -129,7 +129,7 @@ static enum py_outcome try_rget(void *self, struct py_call *c)
 	if (!py_is_open(c->w) || !py_rank_is_direct(c->w, c->rank))
 		return PY_DECLINED;
 	if (!c->key)
-		done = py_try_get(self, c);
+		done = py_try_get(c);
 	else if (c->count < 0 && (!out || py_is_plain_result(c->w, out)))
 		done = py_get_part(c, (PyArrayObject *)out);
 	return done == PY_DONE ? py_request_done(c) : done;

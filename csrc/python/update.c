@@ -142,15 +142,14 @@ out:
 
 /* -- the methods */
 
-static enum py_outcome try_update(void *self, struct py_call *c)
+static enum py_outcome try_update(struct py_call *c)
 {
-	(void)self;
 	return update_run(c, c->is->returns, c->got[0]);
 }
 
-static enum py_outcome try_accumulate(void *self, struct py_call *c)
+static enum py_outcome try_accumulate(struct py_call *c)
 {
-	return c->key ? py_update_part(c) : try_update(self, c);
+	return c->key ? py_update_part(c) : try_update(c);
 }
 
 PY_METHOD(window, accumulate, try_accumulate);
@@ -162,7 +161,7 @@ PY_METHOD(window, fetch_op, try_update, .returns = PY_SCALAR);
 PY_METHOD(window, fetch_add, try_update, .does = RMAEXT_SUM,
 	  .returns = PY_SCALAR_OR_ARRAY);
 
-static enum py_outcome try_swap(void *self, struct py_call *c)
+static enum py_outcome try_swap(struct py_call *c)
 {
 	union py_cell expected, swap;
 	struct py_window *w = c->w;
@@ -170,7 +169,6 @@ static enum py_outcome try_swap(void *self, struct py_call *c)
 	enum py_outcome done;
 	struct py_transfer r;
 
-	(void)self;
 	if (!transfer_begin(c, &r) || !py_pack(w, c->got[0], &expected) ||
 	    !py_pack(w, c->got[1], &swap))
 		return PY_DECLINED;
@@ -195,9 +193,8 @@ static enum py_outcome try_swap(void *self, struct py_call *c)
 PY_METHOD(window, compare_and_swap, try_swap, .does = RMAEXT_CSWAP);
 
 /* load: an update that only reads; store: one that only writes. */
-static enum py_outcome try_load(void *self, struct py_call *c)
+static enum py_outcome try_load(struct py_call *c)
 {
-	(void)self;
 	if (c->count >= 0)
 		return PY_DECLINED;
 	/* an operand, as messages have one; nobody reads it */
@@ -208,7 +205,7 @@ static enum py_outcome try_load(void *self, struct py_call *c)
 
 PY_METHOD(window, load, try_load, .does = RMAEXT_NO_OP);
 
-static enum py_outcome try_store(void *self, struct py_call *c)
+static enum py_outcome try_store(struct py_call *c)
 {
 	const bool direct =
 		py_is_open(c->w) && py_rank_is_direct(c->w, c->rank);
@@ -216,7 +213,6 @@ static enum py_outcome try_store(void *self, struct py_call *c)
 	const enum py_outcome done = update_run(
 		c, direct ? PY_NOTHING : PY_SCALAR_OR_ARRAY, c->got[0]);
 
-	(void)self;
 	if (done == PY_DONE)
 		Py_CLEAR(c->result);
 	return done;

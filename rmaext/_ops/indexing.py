@@ -120,7 +120,14 @@ class IndexOperations(ManyOperations[ScalarT]):
             number = operator.index(*key[:1])
         except TypeError:
             raise TypeError(f"the first index is the rank, an integer: {key[:1]}") from None
-        return number, None if number == self._null else self._parse(call, number, key[1:])
+        return self._part_of(call, number, key[1:])
+
+    def _part_of(self, call: str, rank: Any, key: Any) -> tuple[int, Part | None]:
+        """Return the same, of a rank and the rest of the key."""
+        self._check_open(call)
+        number = operator.index(rank)
+        items = key if isinstance(key, tuple) else (key,)
+        return number, None if number == self._null else self._parse(call, number, items)
 
     def _parse(self, call: str, rank: int, key: tuple[Any, ...]) -> Part:
         shapes = self._shapes

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import operator
 from typing import Any
 
 import numpy as np
@@ -62,17 +61,10 @@ class KeyedRequests(IndexOperations[ScalarT]):
             out[...] = got
         return done_at_once(out)
 
-    def _part_of(self, call: str, rank: Any, key: Any) -> tuple[int, Part | None]:
-        """Return the rank, and the part of its array; None if the rank is MPI.PROC_NULL."""
-        self._check_open(call)
-        number = operator.index(rank)
-        items = key if isinstance(key, tuple) else (key,)
-        return number, None if number == self._null else self._parse(call, number, items)
-
     def _part_to_put(
         self, call: str, values: Any, rank: Any, key: Any
     ) -> tuple[int, Part | None, Array]:
-        """Return the same, and an array in the shape of the part."""
+        """Return what `_part_of` does, and an array in the shape of the part."""
         number, part = self._part_of(call, rank, key)
         array = np.asarray(made_of(values, self._dtype, limit=self._timeout))
         return number, part, array if part is None else fit(array, part.result)

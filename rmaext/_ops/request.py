@@ -475,10 +475,7 @@ class Request(Unique, cmethods.Request):
         request._fabric = fabric
         request._next_look = 0.0
         request._op = op = Owner(fabric, window._handle, buffers, True)
-        if isinstance(place, int):
-            code = op.start_many(what)
-        else:
-            code = op.start(what)
+        code = (op.start_many if isinstance(place, int) else op.start)(what)
         if code == -errno.EAGAIN and op.goes_on:
             # an update by memory, whose guard others hold, or what the kernel or a device copies
             # for long: it does not go on by itself

@@ -85,8 +85,9 @@ static PyObject *rank_of(const struct py_call *c)
  * May an operation on the rank begin? If it is not known to, Python begins an
  * epoch where it is time for one, or raises an error.
  */
-static enum py_outcome win_enter(struct win *w, const struct py_call *c)
+static enum py_outcome win_enter(const struct py_call *c)
 {
+	struct win *w = c->self;
 	PyObject *entered, *rank = rank_of(c);
 
 	if (rank_is_in(w, w->access, rank))
@@ -115,10 +116,11 @@ static PyObject *win_report(void *w)
  * What goes to the own rank is there when the call returns, as with any MPI.
  * Over the network it might come later than what other ranks send.
  */
-static enum py_outcome win_reach_self(struct win *w, PyObject *rank)
+static enum py_outcome win_reach_self(const struct py_call *c)
 {
+	const struct win *w = c->self;
 	const struct rmaext_window *window = w->window->it.window;
-	PyObject *result;
+	PyObject *result, *rank = rank_of(c);
 	int64_t number;
 
 	if (!py_to_index(rank, &number) || number != window->self ||
@@ -141,11 +143,11 @@ static bool part_has_gaps(const struct py_part *p)
 	return !p->layout && p->basic.gaps;
 }
 
-static enum py_outcome try_move(void *self, struct py_call *c)
+static enum py_outcome try_move(struct py_call *c)
 {
 	const bool put = c->is->kind == RMAEXT_PUT;
-	struct win *w = self;
-	enum py_outcome done = win_enter(w, c);
+	struct win *w = c->self;
+	enum py_outcome done = win_enter(c);
 	struct py_target t = {0};
 	struct py_part p = {0};
 
@@ -167,7 +169,7 @@ static enum py_outcome try_move(void *self, struct py_call *c)
 	py_part_drop(&p);
 	py_part_drop(&t.part);
 	done = outcome_of(done);
-	return done == PY_DONE && put ? win_reach_self(w, rank_of(c)) : done;
+	return done == PY_DONE && put ? win_reach_self(c) : done;
 }
 
 /* Defines a method of MPI.Win: an error is raised as MPI's. */
@@ -223,17 +225,21 @@ static bool part_is_single(const struct py_part *p)
  * be, of RMAEXT_CSWAP, else NULL. A method that returns one element takes no
  * more, and a displacement for a target.
  */
-static enum py_outcome win_update(struct win *w, struct py_call *c,
-				  PyObject *wanted, PyObject *old,
-				  PyObject *target, int op)
+static enum py_outcome win_update(struct py_call *c, PyObject *wanted,
+				  PyObject *old, PyObject *target, int op)
 {
+	struct win *w = c->self;
 	struct py_part origin = {0}, compare = {0}, result = {0};
 	const bool single = c->is->returns == PY_SCALAR;
-	enum py_outcome done = PY_DECLINED;
 	struct py_target t = {0};
+	enum py_outcome done;
 
 	if (single && target && !PyLong_CheckExact(target))
 		return PY_DECLINED;
+	done = win_enter(c);
+	if (done != PY_DONE)
+		return done;
+	done = PY_DECLINED;
 	if (py_part_take(&origin, c->got[0], false) &&
 	    (!single || part_is_single(&origin)) &&
 	    (!wanted || (py_part_take(&compare, wanted, false) &&
@@ -250,46 +256,34 @@ static enum py_outcome win_update(struct win *w, struct py_call *c,
 	return outcome_of(done);
 }
 
-static enum py_outcome try_accumulate(void *self, struct py_call *c)
+static enum py_outcome try_accumulate(struct py_call *c)
 {
-	struct win *w = self;
-	enum py_outcome done = win_enter(w, c);
+	enum py_outcome done = PY_DECLINED;
 	int op;
 
-	if (done != PY_DONE)
-		return done;
-	if (!py_mpi_op(c->got[3], &op))
-		return PY_DECLINED;
-	done = win_update(w, c, NULL, NULL, c->got[2], op);
-	return done == PY_DONE ? win_reach_self(w, rank_of(c)) : done;
+	if (py_mpi_op(c->got[3], &op))
+		done = win_update(c, NULL, NULL, c->got[2], op);
+	return done == PY_DONE ? win_reach_self(c) : done;
 }
 
 WIN_METHOD(Accumulate, try_accumulate);
 
-static enum py_outcome try_fetch(void *self, struct py_call *c)
+static enum py_outcome try_fetch(struct py_call *c)
 {
-	const enum py_outcome entered = win_enter(self, c);
 	int op;
 
-	if (entered != PY_DONE)
-		return entered;
-	if (!py_mpi_op(c->got[4], &op))
-		return PY_DECLINED;
-	return win_update(self, c, NULL, c->got[1], c->got[3], op);
+	return py_mpi_op(c->got[4], &op)
+		       ? win_update(c, NULL, c->got[1], c->got[3], op)
+		       : PY_DECLINED;
 }
 
 WIN_METHOD(Get_accumulate, try_fetch);
 
 WIN_METHOD(Fetch_and_op, try_fetch, .returns = PY_SCALAR);
 
-static enum py_outcome try_swap(void *self, struct py_call *c)
+static enum py_outcome try_swap(struct py_call *c)
 {
-	const enum py_outcome entered = win_enter(self, c);
-
-	if (entered != PY_DONE)
-		return entered;
-	return win_update(self, c, c->got[1], c->got[2], c->got[4],
-			  RMAEXT_CSWAP);
+	return win_update(c, c->got[1], c->got[2], c->got[4], RMAEXT_CSWAP);
 }
 
 WIN_METHOD(Compare_and_swap, try_swap, .returns = PY_SCALAR);
@@ -305,9 +299,9 @@ PyObject *py_mpi_done(PyObject *module, PyObject *make)
 }
 
 /* A call with a request, which is done at once, by memory. */
-static enum py_outcome try_asking(void *self, struct py_call *c)
+static enum py_outcome try_asking(struct py_call *c)
 {
-	struct win *w = self;
+	struct win *w = c->self;
 	enum py_outcome done;
 	int64_t number;
 
@@ -315,7 +309,7 @@ static enum py_outcome try_asking(void *self, struct py_call *c)
 	    !py_to_index(rank_of(c), &number) ||
 	    !py_rank_is_direct(w->window, number))
 		return PY_DECLINED;
-	done = c->is->at_once(self, c);
+	done = c->is->at_once(c);
 	if (done != PY_DONE)
 		return done;
 	c->result = PyObject_CallNoArgs(make_done);
@@ -330,9 +324,9 @@ WIN_METHOD(Raccumulate, try_asking, .at_once = try_accumulate);
 
 WIN_METHOD(Rget_accumulate, try_asking, .at_once = try_fetch);
 
-static enum py_outcome try_flush(void *self, struct py_call *c)
+static enum py_outcome try_flush(struct py_call *c)
 {
-	struct win *w = self;
+	struct win *w = c->self;
 	int64_t rank;
 
 	if (!rank_is_in(w, w->passive, rank_of(c)) ||
