@@ -476,7 +476,8 @@ static struct row walk_row(const struct rmx_walk *w, uint64_t len)
 			    (uint64_t)(l->loop->count - w->done[0])};
 }
 
-/* Is it one piece of `len` bytes? What walk_row() says, without its division. */
+/* Is it one piece of `len` bytes? What walk_row() says, without its division.
+ */
 static bool row_is_one(const struct rmx_walk *w, uint64_t len)
 {
 	const struct rmx_layout *l = w->layout;

@@ -89,11 +89,12 @@ class FieldView(View[ScalarT]):
             super()._run(call, place, buffers, what)
         elif count:
             values = buffers[0].reshape(-1) if what.operand else None
-            if what.compare:
-                values = self._pairs(buffers[1].reshape(-1), values)
             out = buffers[-1].reshape(-1) if what.result else None
             how = Call(call, what.kind, what.op, out is not None, what.type)
-            self._many(how, rank, np.arange(first, first + count), values, out)
+            given = how, rank, np.arange(first, first + count), values
+            if what.compare:
+                given = self._swapping(call, *given[1:3], buffers[1].reshape(-1), values)
+            self._many(*given, out)
 
     def _check_aligned(self, call: str, place: Place) -> None:
         unit = self._dtype.itemsize
