@@ -402,7 +402,7 @@ int rmx_many_copy(struct rmaext_window *w, const struct rmaext_call *c,
 		free(it);
 		free(b);
 		free(room);
-		return rmx_no_memory("a copy of a part");
+		return rmx_no_memory("a copy");
 	}
 	places = rmx_part_places(room, part, w->first + c->offset,
 				 put ? c->operand : NULL,
@@ -467,7 +467,8 @@ static struct rmx_many many_make(struct rmaext_window *w,
 	};
 }
 
-/* The same of a request, which goes on by itself, and is one block. */
+/* As many_carry_out(), of a request, which goes on by itself, and is one block.
+ */
 static int many_begin(struct rmx_many *b, int *ended, struct rmaext_op **op_p)
 {
 	struct rmx_siblings *g;

@@ -384,9 +384,12 @@ static void parts_drop_unused(struct parts *p, const struct rmx_many *b,
 		if (rank < p->ranks)
 			used[rank] = true;
 	}
-	for (uint64_t r = 0; r < p->ranks; r++)
-		if (!used[r])
-			p->count[r] = 0;
+	for (uint64_t r = 0; r < p->ranks; r++) {
+		if (used[r])
+			continue;
+		p->count[r] = 0;
+		p->even = false; /* which looks at no count */
+	}
 }
 
 static void parts_leave_guards(const struct parts *p, uint64_t end)

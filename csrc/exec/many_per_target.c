@@ -8,6 +8,7 @@
 #include "exec/many.h"
 #include "exec/streamed.h"
 #include "memory/device.h"
+#include "record/record.h"
 
 #include <stdlib.h>
 
@@ -111,40 +112,73 @@ int rmx_per_target_make(struct rmx_many *b)
 	return ret ? ret : per_target_sort(b);
 }
 
+/* What the record has of a target's elements. */
+struct did {
+	unsigned int kind;
+	uint64_t offset, bytes;
+};
+
+static struct did target_did(const struct rmx_many *b,
+			     const struct rmx_per_target *it)
+{
+	struct did did = {.kind = rmx_many_counts_as(b)};
+
+	/* elsewhere the message that notifies is an operation of its own */
+	if (b->is_part && b->notify >= 0 &&
+	    rmx_control_block_of(b->window, it->rank)) {
+		did.kind = RMAEXT_DID_NOTIFY;
+		did.offset = (uint64_t)b->notify;
+	} else if (b->is_part) {
+		did.offset = it->places.first - b->window->first;
+	}
+	for (uint64_t i = 0; i < it->places.count; i++)
+		did.bytes += rmx_place_at(&it->places, i).len;
+	return did;
+}
+
 /* The elements of a target were copied, or that has failed. */
 static void target_record(const struct rmx_many *b,
 			  const struct rmx_per_target *it, int ret)
 {
+	const struct rmx_tally *tally = &b->window->tally;
+	const struct did did = target_did(b, it);
 	const int route = it->target->route;
-	/* elsewhere the message that notifies is an operation of its own */
-	const bool notifies = b->is_part && b->notify >= 0 &&
-			      rmx_control_block_of(b->window, it->rank);
-	const unsigned int kind =
-		notifies ? RMAEXT_DID_NOTIFY : rmx_many_counts_as(b);
-	uint64_t bytes = 0, offset = 0;
 
-	if (notifies)
-		offset = (uint64_t)b->notify;
-	else if (b->is_part)
-		offset = it->places.first - b->window->first;
-
-	for (uint64_t i = 0; i < it->places.count; i++)
-		bytes += rmx_place_at(&it->places, i).len;
-	rmx_count(&b->window->tally, it->rank, kind, route, 1, bytes);
+	rmx_count(tally, it->rank, did.kind, route, 1, did.bytes);
 	if (ret)
-		rmx_count_error(&b->window->tally, it->rank, kind, route);
-	if (rmx_record.traced)
+		rmx_count_error(tally, it->rank, did.kind, route);
+	if (tally->of && rmx_record.traced)
 		rmx_event_add(&(struct rmaext_record_event){
 			.begin = b->begun,
 			.end = rmx_now(),
-			.offset = offset,
-			.bytes = bytes,
-			.window = b->window->tally.id,
+			.offset = did.offset,
+			.bytes = did.bytes,
+			.window = tally->id,
 			.target = (int32_t)it->rank,
 			.outcome = ret,
-			.kind = (uint8_t)kind,
+			.kind = (uint8_t)did.kind,
 			.route = (uint8_t)route,
 		});
+}
+
+/* Copies by a stream. Later than at first that is a wait, which the record has.
+ */
+static int target_copy_streamed(const struct rmx_many *b,
+				struct rmx_per_target *it, int64_t until)
+{
+	int ret;
+
+	if (it->stream) {
+		const struct did did = target_did(b, it);
+
+		rmx_now_in(did.kind, b->window->tally.id, it->rank, did.offset,
+			   did.bytes);
+	}
+	ret = rmx_streamed_places(b->window, it->rank, b->kind == RMAEXT_PUT,
+				  &it->places, until, &it->stream);
+	if (ret != RMAEXT_PENDING)
+		rmx_now_out(b->window->tally.id, ret, false);
+	return ret;
 }
 
 int rmx_per_target_copy(struct rmx_many *b, int64_t until)
@@ -170,9 +204,7 @@ int rmx_per_target_copy(struct rmx_many *b, int64_t until)
 			it->messages = true; /* it is not mapped any more */
 			continue;
 		}
-		ret = device ? rmx_streamed_places(b->window, it->rank, put,
-						   &it->places, until,
-						   &it->stream)
+		ret = device ? target_copy_streamed(b, it, until)
 			     : rmx_places_copy(b->window, it->rank, put,
 					       &it->places, until);
 		if (!ret) {

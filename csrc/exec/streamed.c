@@ -2,7 +2,6 @@
 /* A stream of this process copies from and to the memory of a device. */
 #include "exec/streamed.h"
 #include "exec/copy_places.h"
-#include "record/record.h"
 
 #define SOME 1024u /* places that are copied before the clock is looked at */
 
@@ -27,23 +26,15 @@ static int stream_end(const struct rmaext_window *w, int64_t rank,
 		return ret;
 	rmx_stream_give(*s_p);
 	*s_p = NULL;
-	rmx_now_out(w->tally.id, ret, false);
 	return ret ? streamed_failed(w, rank) : 0;
 }
 
-/*
- * Returns the stream of an operation, at first a new one; or NULL. Later it is
- * a wait, which the record has.
- */
+/* Returns the stream of an operation, at first a new one; or NULL. */
 static struct rmaext_stream *stream_of(const struct rmaext_window *w,
-				       int64_t rank, bool put, uint64_t offset,
-				       uint64_t len, int64_t until,
+				       int64_t rank, int64_t until,
 				       struct rmaext_stream **s_p)
 {
-	if (*s_p)
-		rmx_now_in(put ? RMAEXT_DID_PUT : RMAEXT_DID_GET, w->tally.id,
-			   rank, offset, len);
-	else
+	if (!*s_p)
 		*s_p = rmx_stream_take(rmx_device_of(w, rank), w->timeout,
 				       true);
 	if (*s_p)
@@ -85,10 +76,7 @@ int rmx_streamed_places(const struct rmaext_window *w, int64_t rank, bool put,
 			struct rmaext_stream **s_p)
 {
 	char *base = rmx_target_of(w->root, rank)->map;
-	const struct rmx_piece one =
-		p->count == 1 ? rmx_place_at(p, 0) : (struct rmx_piece){0};
-	struct rmaext_stream *s =
-		stream_of(w, rank, put, one.offset, one.len, until, s_p);
+	struct rmaext_stream *s = stream_of(w, rank, until, s_p);
 	int ret;
 
 	if (!s)

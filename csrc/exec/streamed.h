@@ -28,9 +28,11 @@ int rmx_streamed_across(const struct rmaext_window *window,
 int rmx_streamed_closed(const char *call, int64_t rank);
 
 /*
- * As rmx_places_copy(). *stream_p is NULL at first and once it has ended: call
- * it again with the same one, or give that stream back; the memory of the
- * caller is not used after that. All else as above.
+ * As rmx_places_copy(). *stream_p is NULL at first and once all has ended, by
+ * an error too. RMAEXT_PENDING at the time `until`: call it again with the same
+ * one, or give that stream back; the memory of the caller is not used after
+ * that. It waits for the device for the window's time limit. The caller is
+ * inside the window, and rmx_device_of() is not NULL.
  */
 int rmx_streamed_places(const struct rmaext_window *window, int64_t rank,
 			bool put, struct rmx_places *places, int64_t until,

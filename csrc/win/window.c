@@ -79,12 +79,13 @@ void rmx_imports_drop(struct rmaext_window *w)
 {
 	const struct rmaext_members *m = w->members;
 
-	for (int64_t i = 0; w->root == w && i < m->here_count; i++) {
+	for (int64_t i = 0; i < m->here_count; i++) {
 		struct rmx_target *t = &w->targets[m->here[i]];
 
 		if (t->route != RMAEXT_IPC)
 			continue;
-		rmx_import_close(t->import);
+		if (w->root == w) /* whose views have the same */
+			rmx_import_close(t->import);
 		t->import = NULL;
 		t->route = RMAEXT_FABRIC; /* if the window is opened again */
 	}

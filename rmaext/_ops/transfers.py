@@ -30,7 +30,7 @@ _PREPARED = {  # name, and rights of origins that it needs
 class TransferOperations(UpdateOperations[ScalarT]):
     """The put and get of `Window`, and what prepares them and `fetch_add`.
 
-    put and get are those of csrc/python/window.c, which come here with all that is not
+    put and get are those of csrc/python/put_get.c, which come here with all that is not
     plain: what needs a conversion, or an error.
     """
 
@@ -51,7 +51,8 @@ class TransferOperations(UpdateOperations[ScalarT]):
     ) -> Any:
         self._check_open("get")
         cuda = of_cuda(out)
-        if cuda is not None and cuda.get(self, out, rank, offset, count):
+        plain = count is None or isinstance(count, (int, np.integer))
+        if cuda is not None and plain and cuda.get(self, out, rank, offset, count):
             return out
         out = self._result(out)
         count = self._count("get", rank, offset, count, out)

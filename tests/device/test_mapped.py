@@ -248,6 +248,7 @@ def test_a_get_from_device_to_device(mapped, cuda, comm):
     for error, call in (
         (rmaext.BoundsError, lambda: mapped.get(comm.rank, N - 499, out=out)),
         (ValueError, lambda: mapped.get(comm.rank, 0, 499, out=out)),
+        (TypeError, lambda: mapped.get(comm.rank, 0, 500.0, out=out)),
         (TypeError, lambda: mapped.get(comm.rank, out=cuda.Array(3, "i4"))),
         (rmaext.BoundsError, lambda: mapped.get(comm.size, out=out)),
     ):
@@ -256,6 +257,35 @@ def test_a_get_from_device_to_device(mapped, cuda, comm):
     routes = {(row["kind"], row["route"]) for row in mapped.stats}
     assert ("get", "ipc") in routes
     stream.close()
+
+
+@pytest.mark.mpi(min_size=2)
+def test_a_view_after_a_close_that_was_refused(cuda, world):
+    """It goes by messages then, as its window does: a notification overtakes none."""
+    win = rmaext.Window(world, cuda.Array.from_numpy(np.zeros(8)), timeout=100)
+    view = win.subwindow(0, 8)
+    with pytest.raises(rmaext.SyncError):
+        win.fence() if world.rank else win.close()
+    world.Barrier()
+    if world.rank == 0:
+        assert view.route(1) == win.route(1) == "fabric"
+        view.rput_notify(np.ones(2), 1, 0, slot=0).wait()
+    if world.rank == 1:
+        view.wait_notify(0)
+        cuda.cuda.device_hang(1)
+    world.Barrier()
+    if world.rank == 0:
+        view.put_notify(np.ones(4), 1, 0, slot=1)
+        view.put_notify([], 1, slot=2)
+        view.flush()  # raises if one has failed
+    if world.rank == 1:
+        later = threading.Timer(0.5, cuda.cuda.device_hang, (0,))
+        later.start()
+        view.wait_notify(2)
+        assert view.test_notify(1)
+        later.join()
+    world.Barrier()
+    win.close()
 
 
 def until(call, errors=rmaext.RmaTimeout):
