@@ -178,7 +178,8 @@ struct py_call {
 	void *self;
 	PyObject *got[PY_PARAMETERS]; /* NULL: was not given */
 	PyObject *result;	      /* NULL: None */
-	/* what py_take_alike() has made of those that the method has */
+	/* what py_take_alike() has made of those that the method has: no others
+	 * are set */
 	struct py_window *w; /* that of the array which the place is in */
 	int64_t rank, index;
 	int64_t count, slot; /* -1: no count was given; 0: no slot */
@@ -289,7 +290,7 @@ py_take_alike(const struct py_signature *s, struct py_call *c)
 
 	if (s->offset || s->slot)
 		c->w = c->self;
-	if (s->does)
+	if (!s->op)
 		c->op = s->does;
 	if (s->offset) {
 		c->index = 0;

@@ -418,8 +418,8 @@ enum py_outcome py_update_part(struct py_call *c)
 	struct rmx_layout l;
 	struct selection s;
 
-	if (w->it.type < 0 || w->it.type >= RMAEXT_FLOAT_INT32 ||
-	    !py_is_plain(w, c->got[0]) ||
+	if (!py_is_open(w) || w->it.type < 0 ||
+	    w->it.type >= RMAEXT_FLOAT_INT32 || !py_is_plain(w, c->got[0]) ||
 	    !selection_make(w, c->rank, c->key, 0, &s) ||
 	    !selection_has_shape(&s, values) ||
 	    !selection_side(w, &s, &l, &there.part.side))

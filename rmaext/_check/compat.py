@@ -40,7 +40,7 @@ _FLUSHES = ("Flush", "Flush_all", "Flush_local", "Flush_local_all")
 
 def _elements(win: Any, origin: Any, rank: int, target: Any, kind: int) -> tuple[Spans, str]:
     """Return the bytes that an operation touches, and the type of its elements."""
-    part = part_of(origin)
+    part = part_of(origin, win)
     given = part.layout().nbytes if kind == WRITE else None
     place = TargetElements(win, "check", rank, target_of(target, part), given=given)
     offsets, lengths = runs_of(place.layout)

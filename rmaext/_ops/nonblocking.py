@@ -94,7 +94,8 @@ class NonblockingOperations(UpdateOperations[ScalarT], KeyedRequests[ScalarT]):
         if unit == self._dtype.itemsize:  # else elements lie apart
             unit = part.take_runs(unit)
         run = unit // self._stride
-        starts, rows = part.offsets(unit).reshape(-1) * run, array.reshape(-1, run)
+        starts = self._indices(part.offsets(unit) * run).reshape(-1)
+        rows = array.reshape(-1, run)
         if run < _LONG_RUN:
             self.accumulate_many(target, starts[:, None] + np.arange(run), rows, op)
             return

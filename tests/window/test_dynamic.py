@@ -414,3 +414,14 @@ def test_killed_target():
     code = PRELUDE + textwrap.dedent(LIFE) + textwrap.dedent(body)
     done = launch.mpirun(3, code, survive=True)
     assert done.stdout.count("end") == 2, done.stdout + done.stderr
+
+
+def test_keys_are_refused(comm):
+    """There is no shape that they could be of."""
+    with rmaext.Window.dynamic(comm) as win:
+        row = np.arange(2.0)
+        for call in (win.accumulate, win.rput, win.put_notify):
+            with pytest.raises(rmaext.Unsupported, match="no array of one shape"):
+                call(row, 0, key=slice(0, 2))
+        with pytest.raises(rmaext.Unsupported, match="no array of one shape"):
+            win.rget(0, key=slice(0, 2))

@@ -148,6 +148,10 @@ def test_updates(comm):
         assert k.load(peer, 10, 4).tolist() == [7, 8, found[2], 6]
         k.rput(np.array([5, 6]), peer, 18).wait()
         assert k.rget(peer, 17, 3).wait().tolist()[1:] == [5, 6]
+        row = k.load(peer, 16, 4)
+        k.accumulate(np.full(4, 3, k.dtype), peer, key=4)
+        k.flush()
+        assert k.load(peer, 16, 4).tolist() == (row + 3).tolist()
         comm.Barrier()
         assert not win.local["x"].any()
         assert not win.local["id"].any()
