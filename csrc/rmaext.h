@@ -1167,7 +1167,7 @@ void rmaext_device_free(rmaext_device *device, void *memory);
  * A put whose operand, or a get whose result, is memory of the stream's device,
  * behind all that is in the stream; complete when it returns 0. RMAEXT_PENDING
  * after `slice` ns: call it again, as it was. -EXDEV, without a record: it has
- * not begun, as no stream of that device reaches the rank.
+ * not begun, as no stream of that device reaches the rank, or both overlap.
  */
 int rmaext_stream_across(rmaext_stream *stream, rmaext_window *window,
 			 const struct rmaext_call *call, int64_t slice);

@@ -22,6 +22,18 @@ int rmx_by_stream(struct rmaext_window *w, const struct rmaext_call *c,
 	return ret == RMAEXT_PENDING && c->ended ? -FI_EAGAIN : ret;
 }
 
+/* Its own memory may be what is put there, or got: no library copies that. */
+static bool across_overlaps(struct rmaext_window *w,
+			    const struct rmaext_call *c)
+{
+	const uintptr_t there = (uintptr_t)rmx_target_of(w, c->rank)->map +
+				c->offset,
+			here = (uintptr_t)rmx_host_end(c->kind == RMAEXT_PUT,
+						       c->operand, c->result);
+
+	return there - here < c->count || here - there < c->count;
+}
+
 int rmaext_stream_across(rmaext_stream *s, rmaext_window *w,
 			 const struct rmaext_call *c, int64_t slice)
 {
@@ -33,7 +45,8 @@ int rmaext_stream_across(rmaext_stream *s, rmaext_window *w,
 		return ret;
 	ret = rmx_check(w, call, c->rank, c->offset, c->count,
 			put ? RMAEXT_WRITE : RMAEXT_READ);
-	if (!ret && rmx_device_of(w, c->rank) != s->device) {
+	if (!ret &&
+	    (rmx_device_of(w, c->rank) != s->device || across_overlaps(w, c))) {
 		ret = s->crosses ? rmx_streamed_closed(call, c->rank) : -EXDEV;
 	} else if (!ret && c->count) {
 		ret = rmx_streamed_across(w, c, rmx_now() + slice, s);

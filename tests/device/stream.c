@@ -126,6 +126,15 @@ static void task_end(struct stream *stream)
 	free(task);
 }
 
+/* Where both overlap, nothing is promised of what lies there then. */
+static void row_copy(char *dst, const char *src, size_t len)
+{
+	if (dst < src + len && src < dst + len)
+		memset(dst, 0xff, len);
+	else
+		memcpy(dst, src, len);
+}
+
 static void *work(void *arg)
 {
 	struct stream *stream = arg, **at = &streams;
@@ -142,11 +151,11 @@ static void *work(void *arg)
 		if (delay)
 			usleep(delay);
 		for (size_t row = 0; row < stream->head->rows; row++)
-			memmove(stream->head->dst +
-					row * stream->head->dst_pitch,
-				stream->head->src +
-					row * stream->head->src_pitch,
-				stream->head->len);
+			row_copy(stream->head->dst +
+					 row * stream->head->dst_pitch,
+				 stream->head->src +
+					 row * stream->head->src_pitch,
+				 stream->head->len);
 		device_in_worker = true;
 		if (stream->head->call)
 			stream->head->call(stream->head->arg);

@@ -145,6 +145,32 @@ def test_two_arrays_in_one_allocation_share_a_mapping(memory, cuda, comm):
     comm.Barrier()
 
 
+@pytest.mark.parametrize("first", [0, 1000])
+def test_what_overlaps_its_own_memory(mapped, memory, cuda, comm, first):
+    """No library of a device copies that, so it goes by the host."""
+
+    class Part:
+        def __init__(self, start, count):
+            self.__cuda_array_interface__ = memory.__cuda_array_interface__ | {
+                "shape": (count,),
+                "data": (memory.address + 8 * start, False),
+            }
+
+    values, count = np.arange(1.0, N - 1), N - 1002
+    values[-1] = values[0] = 0.5
+    for call in "get", "put":
+        mapped.put(values, comm.rank, 1)
+        wanted = values.copy()
+        wanted[1000 - first :][:count] = values[first:][:count]
+        if call == "get":
+            mapped.get(comm.rank, 1 + first, count, out=Part(1001 - first, count))
+        else:
+            mapped.put(Part(1 + first, count), comm.rank, 1001 - first)
+        assert (mapped.get(comm.rank, 1, N - 2) == wanted).all()
+    mapped.put(Part(1, count), comm.rank, 1)  # onto itself
+    assert (mapped.get(comm.rank, 1, N - 2) == wanted).all()
+
+
 def test_bounds_and_rights(memory, comm):
     with rmaext.Window(comm, memory, access="r") as win:
         for rank in range(comm.size):
