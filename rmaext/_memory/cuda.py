@@ -43,12 +43,13 @@ def _is_inherited() -> bool:
 
 
 class _Kept:
-    """An array that copies may use yet, also ones that were given up."""
+    """An array that copies use, or may use yet if these were given up."""
 
     given = False  # whether the stream that they are in is C's again
 
-    def __init__(self, *kept: Any) -> None:
-        self.device, *self.others = kept
+    def __init__(self, device: Any, it: Any) -> None:
+        self.device, self.it = device, it
+        self.capsule: Any = None  # of DLPack; keeps the memory, until it is collected
 
 
 _in_use: set[_Kept] = set()
@@ -63,9 +64,9 @@ def _let_go() -> None:
 
 @atexit.register
 def _pin() -> None:
-    """Keep what is in use yet from the end of the interpreter, too."""
+    """Keep what is in use yet, or comes to be, from the end of the interpreter, too."""
     _let_go()
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(list(_in_use)))
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(_in_use))
 
 
 class _Facts(NamedTuple):
@@ -176,15 +177,14 @@ class Passage:
     def __init__(self, it: Any, limit: float | None = None) -> None:
         self.it = it
         self.stream: Any = None
-        self._capsule: Any = None
         self._limit = int((config.timeout_seconds(None) if limit is None else limit) * 1e9)
         if _by_dlpack(it):
             self.number = int(it.__dlpack_device__()[1])
             self.device = opened(it, self.number)
             handle = self._take()
             try:
-                self._capsule = it.__dlpack__(stream=handle)  # keeps it, until it is collected
-                self.facts = _of_capsule(it, self._capsule)
+                self._kept.capsule = it.__dlpack__(stream=handle)
+                self.facts = _of_capsule(it, self._kept.capsule)
                 _find(it, self.facts)
             except BaseException:
                 self.close()
@@ -200,6 +200,7 @@ class Passage:
     def _take(self) -> int:
         stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
         take = (self.device, self._limit, stream, handle)
+        self._kept = _Kept(self.device, self.it)
         # All in one step of C's: where a signal handler raises it is not taken, or given back.
         taken, codes = tee(starmap(lib.rmaext_stream_take, [take]))
         own = partial(ffi.gc, destructor=partial(lib.rmaext_stream_give))
@@ -207,6 +208,7 @@ class Passage:
             self.stream = next(map(own, map(stream.__getitem__, taken)))
         except IndexError:  # as the code is not 0
             called(next(codes), self.it)
+        _in_use.add(self._kept)  # where a handler raises before, __del__ closes it
         return int(handle[0])
 
     def _called(self, code: int) -> None:
@@ -270,10 +272,8 @@ class Passage:
             self.stream = None
             return
         # One who was interrupted here, by a signal handler, begins anew in __del__.
-        kept = vars(self).setdefault("_kept", _Kept(self.device, self.it, self._capsule))
-        _in_use.add(kept)
         ffi.release(stream)  # once
-        kept.given, self.stream = True, None
+        self._kept.given, self.stream = True, None
         _let_go()
 
     def __del__(self) -> None:

@@ -136,6 +136,37 @@ def test_an_array_whose_copy_goes_on_at_the_end(cuda, comm, run_python):
     ends(run_python(LATE, env=ENV))
 
 
+LEFT = """
+    import os, sys, weakref
+    import numpy as np
+    from mpi4py import MPI
+    import rmaext
+    from device import device_array as cuda
+    cuda.begin()
+    win = rmaext.Window(MPI.COMM_WORLD, np.arange(4.0))
+    array = cuda.Array.from_numpy(np.zeros(4), cuda.Stream())
+    array.stream.synchronize()
+    sys.told = weakref.ref(array, lambda _, write=os.write: write(1, b"freed"))
+    request = win.rget(0, out=array)
+    win.flush()
+    cuda.cuda.device_hang(1)
+    array.launch(lambda _: None)
+    assert not request.test() and request._result.way is not None
+    del array
+    if sys.argv[1] == "closed":
+        win.close()
+    print("end", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["left", "closed"])
+def test_a_request_that_is_copied_at_the_end(cuda, comm, run_python, how):
+    """What the program has not dropped keeps its array from the end of the interpreter, too."""
+    if not cuda.SIMULATED or comm.size > 1:
+        pytest.skip("no GPU hangs when it is told to")
+    ends(run_python(LEFT, how, env={**ENV, "RMAEXT_ROUTE": "fabric"}))
+
+
 OLDER = """
     import threading
     import numpy as np
