@@ -9,7 +9,6 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -27,7 +26,9 @@ __all__ = [
     *("of_cuda", "out_of_reach"),
 ]
 
-_MOST = 8  # copies that looks at requests have begun, and that have not ended
+# Copies that looks at requests have begun, and that have not ended. Of the streams that are
+# prepared (csrc/memory/stream.c) they leave two: no look pins memory, nor has others pin it.
+_MOST = 2
 _CUDA = "__cuda_array_interface__"
 # of __dlpack_device__; None: the host can access it
 _DEVICES = {1: None, 2: "cuda", 3: None, 10: "rocr", 11: None, 13: None, 14: "ze"}
@@ -155,9 +156,10 @@ class Landing(np.ndarray):
     begun : float
         When somebody has had the lock last.
     asked : float or None
-        When a look wanted it to be copied, and there were too many others.
+        When a look wanted it to be copied, and there were too many others; or when the last of
+        these was begun, if that was later.
     late : RmaTimeout or None
-        Of a copy that was late when it was looked at, until somebody who waits raises it.
+        Of a copy that was late when it was looked at, by whomever: see `overdue`.
     """
 
     given: Any = None
@@ -169,8 +171,9 @@ class Landing(np.ndarray):
     begun: float
     asked: float | None = None
     late: RmaTimeout | None = None
-    # what looks have begun to copy, by its id
+    # what looks have begun to copy, by its id; and when the last of them was
     looked: ClassVar[weakref.WeakValueDictionary[int, Landing]] = weakref.WeakValueDictionary()
+    newest: ClassVar[float] = 0.0
 
     @classmethod
     def of(cls, given: Any, number: int, host: Any, limit: float | None) -> Landing:
@@ -209,7 +212,7 @@ class Landing(np.ndarray):
                 return False
             way = self.way = cuda.Passage(self.given, self.limit)
             if not ns:
-                Landing.looked[id(self)] = self
+                Landing.looked[id(self)], Landing.newest = self, time.monotonic()
         # a handler amid this has had it copied by its own passage, or goes on with this one
         if not self.is_there:
             way.copy(True, self)
@@ -226,18 +229,25 @@ class Landing(np.ndarray):
         Each has pinned memory of its own. Whoever waits may always.
         """
         if len(Landing.looked) >= _MOST:
-            for other in list(Landing.looked.values()):
+            for found in Landing.looked.valuerefs():  # a list: other threads change it meanwhile
+                other = found()
+                if other is None:
+                    continue
                 way = other.way
                 if way is None or way.stream is None:
                     Landing.looked.pop(id(other), None)
                     continue
-                with suppress(RmaError):  # which is the other's, and comes again
+                try:
                     other.copy_there(0)
+                except RmaTimeout as exc:  # whose limit begins anew: none but this look has it
+                    other.late = exc.with_traceback(None)
+                except RmaError:
+                    pass  # which is the other's, and comes again
         now = time.monotonic()
         if len(Landing.looked) < _MOST:
             self.asked = None
             return True
-        self.asked = now if self.asked is None else self.asked
+        self.asked = now if self.asked is None else max(self.asked, Landing.newest)
         limit = config.timeout_seconds(self.limit)
         if now - self.asked < limit:
             return False
@@ -245,6 +255,11 @@ class Landing(np.ndarray):
         text = f"the result for an array of device {self.number}: {_MOST} others are copied since "
         text += f"{limit:g} s: are kernels still at work there? Wait for their requests"
         raise RmaTimeout(errno.ETIMEDOUT, text)
+
+    def overdue(self) -> RmaTimeout | None:
+        """Return, once, the RmaTimeout of a copy that was late at any look: for who waits."""
+        late, self.late = self.late, None
+        return late
 
     def give_up(self, end: Callable[[], object]) -> bool:
         """End the request that it is for, and copy no more; False: it is copied just now."""
@@ -267,6 +282,7 @@ def landed(result: Any, end: float = math.inf) -> Any:
     """Return a result, or the array on a device that has it then; RmaTimeout at `end`. Blocking."""
     if type(result) is not Landing:
         return result
+    result.overdue()  # at an earlier look
     if not result.copy_there(0):
         until_copied(result.number, partial(_is_there, result, end))
     return result.given
@@ -277,6 +293,9 @@ def _is_there(result: Landing, end: float) -> bool:
     left = max(0, min(lib.RMAEXT_SLICE, (end - time.monotonic()) * 1e9))
     if result.copy_there(int(left)):
         return True
+    late = result.overdue()
+    if late is not None:
+        raise late
     if time.monotonic() >= end:
         text = f"the result is not on cuda:{result.number} yet: is a kernel still at work there? "
         raise RmaTimeout(errno.ETIMEDOUT, text + "It goes on: wait for it again")

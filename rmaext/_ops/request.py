@@ -625,10 +625,8 @@ class Request(Unique, cmethods.Request):
 
     def _overdue(self) -> RmaTimeout | None:
         """Return, once, the RmaTimeout of a copy to a device that was late at any look."""
-        result, late = self._result, None
-        if type(result) is Landing:
-            late, result.late = result.late, None
-        return late
+        result = self._result
+        return result.overdue() if type(result) is Landing else None
 
     def _end(self, state: int = _DONE, error: Exception | None = None, ns: int = 0) -> None:
         """End it, once a result for a device is there, to which it is copied for `ns` at most."""

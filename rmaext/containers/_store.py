@@ -116,8 +116,9 @@ class Prefetch(Unique):
             return True
         try:
             return landing.copy_there(0)
-        except RmaTimeout:
-            return False  # it goes on
+        except RmaTimeout as exc:
+            landing.late = exc.with_traceback(None)  # for who waits meanwhile: it goes on
+            return False
         except RmaError:
             return True
 
@@ -165,7 +166,11 @@ class Prefetch(Unique):
         if landing is not None:
             import asyncio  # late: most programs have none
 
+            landing.overdue()  # at an earlier look
             while not landing.copy_there(0):
+                late = landing.overdue()
+                if late is not None:
+                    raise late
                 yield from asyncio.sleep(_NAP).__await__()
         return self._batch.result(self._layout)
 

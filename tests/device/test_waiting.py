@@ -10,11 +10,16 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import rmaext
+from rmaext._memory import cuda as memory
+from rmaext._memory import devices
+from rmaext.containers import Store
 
 pytestmark = pytest.mark.mpi
 N = 300_000  # elements: more than both halves of a stream's pinned memory
@@ -148,6 +153,7 @@ def test_no_stream_is_lost(cuda, comm):
                 sys.settrace(None)
         assert raised > 30
         assert cuda.cuda.device_calls(b"cuStreamCreate") == made
+        assert not memory._in_use
         win.fence()
 
 
@@ -335,13 +341,16 @@ def test_many_requests_that_are_looked_at(cuda, comm):
             pytest.skip("by memory it is done, and copied, at once")
         may_end = threading.Event()
         outs = [held(cuda, float, may_end)[0] for _ in range(20)]
+        spare = cuda.Array(10, float)
+        win.get(comm.rank, out=spare)  # the streams are there then
         made = cuda.cuda.device_calls(b"cuStreamCreate") if cuda.SIMULATED else 0
         requests = [win.rget(comm.rank, out=out) for out in outs]
         win.flush()
         for _ in range(3):
             assert not any(request.test() for request in requests)
         if cuda.SIMULATED:
-            assert cuda.cuda.device_calls(b"cuStreamCreate") <= made + 8
+            win.get(comm.rank, out=spare)  # there is one for it, and no memory to be pinned
+            assert cuda.cuda.device_calls(b"cuStreamCreate") == made
         with pytest.raises(rmaext.RmaTimeout, match="others are copied"):
             asyncio.run(_awaited(requests[-1]))
         may_end.set()
@@ -349,6 +358,126 @@ def test_many_requests_that_are_looked_at(cuda, comm):
         end = time.monotonic() + 20
         while not all(request.test() for request in requests):
             assert time.monotonic() < end
+        for out in outs:
+            assert (out.to_numpy() == np.arange(10.0)).all()
+            out.stream.close()
+        win.fence()
+
+
+@pytest.fixture(params=["request", "prefetch"])
+def bring(request, cuda, comm):
+    """Return what brings ten numbers to an array, in a limit of 0.3 s: all but the last copy."""
+
+    def begin(out):
+        if request.param == "prefetch":
+            brought = it.prefetch([comm.rank], flat=True, out=out)
+            one = brought._request
+        else:
+            one = brought = it.rget(comm.rank, out=out)
+        while one._goes_on():
+            it.flush() if one is brought else one.test()
+        return brought
+
+    if request.param == "prefetch":
+        with Store(comm, np.arange(10.0)[None], timeout=0.3) as it:
+            yield begin
+        return
+    with rmaext.Window(comm, np.arange(10.0), timeout=0.3) as it:
+        if it.route(comm.rank) != "fabric":
+            pytest.skip("by memory it is done, and copied, at once")
+        yield begin
+        it.fence()
+
+
+def ended(brought):
+    while True:
+        with contextlib.suppress(rmaext.RmaTimeout):  # it goes on
+            return brought.result()
+
+
+def test_who_is_late_at_the_look_of_another(cuda, bring):
+    """Has the error at its own next look."""
+    may_end = threading.Event()
+    outs = [held(cuda, float, may_end)[0] for _ in range(devices._MOST + 1)]
+    begun = [bring(out) for out in outs]
+
+    async def late():
+        waits = [one.__await__() for one in begun]
+        assert all(map(next, waits))
+        await asyncio.sleep(0.4)
+        with pytest.raises(rmaext.RmaTimeout, match="others are copied"):
+            next(waits.pop())
+        for one in waits:
+            with pytest.raises(rmaext.RmaTimeout, match=r"not ended in 0[.]3 s"):
+                next(one)
+
+    try:
+        asyncio.run(late())
+    finally:
+        may_end.set()
+    for out, one in zip(outs, begun, strict=True):
+        ended(one)
+        assert (out.to_numpy() == np.arange(10.0)).all()
+        out.stream.close()
+
+
+def test_who_looks_seldom(cuda, bring, monkeypatch):
+    """It is not late where others have come and gone meanwhile, but has its limit from then on."""
+    now = [time.monotonic()]
+    monkeypatch.setattr(devices, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    may_end, may_end_later = threading.Event(), threading.Event()
+    first = [held(cuda, float, may_end)[0] for _ in range(devices._MOST)]
+    later = [held(cuda, float, may_end_later)[0] for _ in range(devices._MOST + 1)]
+    out = later.pop()
+    brought = bring(out)
+
+    async def looks():
+        begun = [bring(one) for one in first]
+        assert all(next(one.__await__()) for one in begun)
+        wait = brought.__await__()
+        assert next(wait)
+        await asyncio.sleep(0.01)
+        now[0] += 0.4
+        may_end.set()
+        assert all(map(ended, begun))
+        begun[:] = map(bring, later)
+        assert all(next(one.__await__()) for one in begun)
+        assert next(wait)
+        await asyncio.sleep(0.01)
+        now[0] += 0.4
+        with pytest.raises(rmaext.RmaTimeout, match="others are copied"):
+            next(wait)
+
+    try:
+        asyncio.run(looks())
+    finally:
+        may_end.set()
+        may_end_later.set()
+    ended(brought)
+    assert (out.to_numpy() == np.arange(10.0)).all()
+    for one in [out, *first, *later]:
+        one.stream.close()
+
+
+def test_threads_that_look_at_requests_of_their_own(cuda, comm):
+    """Each look at the others', too, and these come and go meanwhile."""
+
+    def looks(outs):
+        cuda.begin()
+        for _ in range(20):
+            requests = [win.rget(comm.rank, out=out) for out in outs]
+            while sum(request.test() for request in requests) < len(requests):
+                pass
+        return sum(request.result() is out for request, out in zip(requests, outs, strict=True))
+
+    interval = sys.getswitchinterval()
+    with rmaext.Window(comm, np.arange(10.0)) as win, ThreadPoolExecutor(3) as pool:
+        outs = [cuda.Array(10, float, cuda.Stream()) for _ in range(18)]
+        sys.setswitchinterval(1e-6)
+        try:
+            assert sum(pool.map(looks, (outs[n::3] for n in range(3)), timeout=120)) == 18
+        finally:
+            sys.setswitchinterval(interval)
         for out in outs:
             assert (out.to_numpy() == np.arange(10.0)).all()
             out.stream.close()
