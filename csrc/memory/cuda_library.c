@@ -100,29 +100,29 @@ int rmx_cuda_fail(int result, const char *call)
 static int library_open(const char *file, bool load)
 {
 	const int flags = RTLD_NOW | RTLD_LOCAL;
-	void *handle = dlopen(file, load ? flags : flags | RTLD_NOLOAD);
+	void *opened = dlopen(file, load ? flags : flags | RTLD_NOLOAD);
 
-	if (!handle && !load)
+	if (!opened && !load)
 		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlopen", RMX_NO_CUDA);
-	if (!handle)
+	if (!opened)
 		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlopen",
 				"CUDA's driver library does not open: %s: "
 				"install it, or name it in RMAEXT_CUDA",
 				dlerror());
 	for (size_t i = 0; i < sizeof(symbols) / sizeof(*symbols); i++) {
 		if (symbols[i].newer)
-			*symbols[i].at = dlsym(handle, symbols[i].newer);
+			*symbols[i].at = dlsym(opened, symbols[i].newer);
 		if (!*symbols[i].at)
-			*symbols[i].at = dlsym(handle, symbols[i].name);
+			*symbols[i].at = dlsym(opened, symbols[i].name);
 		if (*symbols[i].at || symbols[i].missing)
 			continue;
-		dlclose(handle);
+		dlclose(opened);
 		return rmx_fail(-FI_ENOENT, RMX_NO_RANK, "dlsym",
 				"%s has no %s: it is too old, or another "
 				"library",
 				file, symbols[i].name);
 	}
-	handle = handle;
+	handle = opened;
 	return 0;
 }
 

@@ -20,6 +20,7 @@ import rmaext
 from rmaext._memory import cuda as memory
 from rmaext._memory import devices
 from rmaext.containers import Store
+from rmaext._native._lib import ffi, lib
 
 pytestmark = pytest.mark.mpi
 N = 300_000  # elements: more than both halves of a stream's pinned memory
@@ -607,3 +608,9 @@ def test_streams_are_made_with_the_window(cuda, win, hung):
         cuda.cuda.device_calls(b"cuMemHostAlloc"),
         cuda.cuda.device_calls(b"cuStreamCreate"),
     )
+
+
+def test_the_driver_is_opened_once(cuda, win):
+    """It is not looked for again, under whatever name."""
+    where = ffi.cast("void *", win.local.address)
+    assert lib.rmaext_device_find(b"/nowhere/libcuda.so.1", where, 8, ffi.new("int *")) == 0
