@@ -1155,10 +1155,9 @@ int rmaext_stream_copy(rmaext_stream *stream, int in, void *there, void *here,
 		       const int64_t *runs, uint64_t count);
 int rmaext_stream_wait(rmaext_stream *stream, int64_t slice);
 /*
- * Of undefined contents. What is freed goes once all has ended that the device
- * has to do, for which free waits a second at most: then one of these calls,
- * rmaext_stream_take() or rmaext_import_try() frees it later. free has no
- * errors: all went with the context.
+ * Of undefined contents. What is freed goes when the device has nothing to do,
+ * for which free waits a second at most: later one of these calls does it, or
+ * rmaext_stream_take(). free has no errors: all went with the context.
  */
 int rmaext_device_allocate(rmaext_device *device, uint64_t len,
 			   void **memory_p);

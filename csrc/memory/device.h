@@ -75,11 +75,11 @@ struct rmx_device {
 	struct rmaext_stream *late; /* given up; may become free */
 	atomic_uint late_count;	    /* of these */
 	unsigned int taken;
-	pid_t owner;	       /* whose; not its children's */
-	pthread_mutex_t looks; /* guards these; comes before `lock` */
-	void *settled; /* an event; how often it was recorded, and had come */
-	uint64_t asked, passed;
-	bool stays; /* it did not come in time when it was last waited for */
+	pid_t owner;		 /* whose; not its children's */
+	pthread_mutex_t looks;	 /* guards these; comes before `lock` */
+	void *settled;		 /* an event */
+	bool recorded;		 /* it was, and has not come yet */
+	bool stays;		 /* nor in time when it was last waited for */
 	struct rmx_freed *freed; /* what is to be freed yet */
 };
 
@@ -138,7 +138,7 @@ struct rmx_memory_kind {
 	int (*settle)(struct rmx_device *device);
 	/*
 	 * Of undefined contents. free and close may wait for all that the
-	 * device has to do: see rmx_device_settled().
+	 * device has to do when they are called: see rmx_device_idle().
 	 */
 	int (*allocate)(const struct rmx_device *device, uint64_t len,
 			void **memory_p);
@@ -155,8 +155,7 @@ struct rmx_import {
 	char *base;
 	struct rmx_parts *parts; /* the kind's; or NULL */
 	unsigned int users;
-	uint64_t since; /* when nobody had a use any more */
-	pid_t owner;	/* not its children */
+	pid_t owner; /* not its children */
 	struct rmx_import *next;
 };
 
@@ -168,8 +167,9 @@ struct rmx_import {
 int rmx_import_open(const char *library, const void *export, uint64_t size,
 		    struct rmx_import **import_p, char **map_p);
 /*
- * Only what was given up is under way yet; a mapping is closed once that and
- * all else has ended that the device had to do. NULL does nothing.
+ * Only what was given up is under way yet. A mapping is closed when the device
+ * has nothing to do, for which this waits a second at most; else a later open
+ * or close does it. NULL does nothing.
  */
 void rmx_import_close(struct rmx_import *import);
 
@@ -177,14 +177,15 @@ void rmx_import_close(struct rmx_import *import);
 extern const struct rmx_memory_kind rmx_cuda;
 
 /*
- * freed.c. Has all ended that the device was given before `since`, a number
- * that rmx_device_asked() returned then? It waits a second for that, and then
- * no more until it has: what waits for the device, as CUDA's free does, would
- * wait for a kernel that hangs. The caller does not have the device's locks.
+ * freed.c. Has the device nothing to do just now? What waits for it, as CUDA's
+ * free does, would wait for a kernel that hangs, also for one that was begun
+ * later than what is to be freed was used. With `wait` it waits a second for
+ * that, and then no more until all has ended that was there; nor does it where
+ * a stream of ours may be the caller's own (see `settle`). The caller holds no
+ * lock that others need.
  */
-bool rmx_device_settled(struct rmx_device *device, uint64_t since);
-uint64_t rmx_device_asked(struct rmx_device *device);
-/* Frees what may be by now. */
+bool rmx_device_idle(struct rmx_device *device, bool wait);
+/* Frees what may be by now. It does not wait. */
 void rmx_device_look(struct rmx_device *device);
 
 /*

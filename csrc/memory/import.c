@@ -40,23 +40,37 @@ static int import_find(struct rmx_device *device,
 }
 
 /*
- * What nobody uses any more is closed, unless something may be copied there
- * yet: then it stays, for the next. The caller has the lock.
+ * What nobody uses any more is closed if its device has nothing to do; else it
+ * stays, for the next. The lock is not held meanwhile: who needs such a mapping
+ * then opens it once more.
  */
-static void imports_close(void)
+static void imports_close(bool wait)
 {
-	struct rmx_import **at = &imports, *it;
+	struct rmx_import **at = &imports, *unused = NULL, *it;
 
+	pthread_mutex_lock(&lock);
 	while ((it = *at)) {
-		if (it->users || it->owner != getpid() ||
-		    rmx_streams_busy(it->device) ||
-		    !rmx_device_settled(it->device, it->since)) {
+		if (it->users || it->owner != getpid()) {
 			at = &it->next;
 			continue;
 		}
 		*at = it->next;
-		it->device->kind->close(it->device, it->base, it->parts);
-		free(it);
+		it->next = unused;
+		unused = it;
+	}
+	pthread_mutex_unlock(&lock);
+	while ((it = unused)) {
+		unused = it->next;
+		if (rmx_device_idle(it->device, wait)) {
+			it->device->kind->close(it->device, it->base,
+						it->parts);
+			free(it);
+			continue;
+		}
+		pthread_mutex_lock(&lock);
+		it->next = imports;
+		imports = it;
+		pthread_mutex_unlock(&lock);
 	}
 }
 
@@ -75,9 +89,9 @@ int rmx_import_open(const char *library, const void *export, uint64_t size,
 		ret = rmaext_device_open(library, number, &device);
 	if (ret)
 		return ret;
+	/* a handle of what its owner has freed may come again */
+	imports_close(false);
 	pthread_mutex_lock(&lock);
-	imports_close(); /* a handle of what its owner has freed may come again
-			  */
 	ret = import_find(device, &from, &it);
 	pthread_mutex_unlock(&lock);
 	if (ret)
@@ -100,10 +114,9 @@ void rmx_import_close(struct rmx_import *it)
 	if (!it || it->owner != getpid())
 		return;
 	pthread_mutex_lock(&lock);
-	if (!--it->users)
-		it->since = rmx_device_asked(it->device);
-	imports_close();
+	it->users--;
 	pthread_mutex_unlock(&lock);
+	imports_close(true);
 }
 
 int rmaext_import_try(const char *library, const void *export, uint64_t size)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import time
 import weakref
 from pathlib import Path
 
@@ -34,6 +35,65 @@ def kernel(cuda):
     yield ended, end
     end()
     array.stream.close()
+
+
+def launched(cuda, seconds):
+    """A kernel of the program's own; what ends it."""
+    may_end = threading.Event()
+    array = cuda.Array.from_numpy(np.zeros(4), cuda.Stream())
+    array.stream.synchronize()
+    array.launch(lambda _: may_end.wait(seconds))
+
+    def end():
+        may_end.set()
+        array.stream.close()
+
+    return end
+
+
+def test_garbage_amid_a_later_kernel(cuda, comm, kernel):
+    """What the first kernel has kept is not freed while the second is at work: it would wait."""
+    _, end = kernel
+    win = rmaext.Window.allocate(comm, 1 << 20, "u1", device="cuda:0")
+    origin = cuda.Array.from_numpy(np.ones(10), cuda.Stream())
+    origin.stream.synchronize()
+    with rmaext.Window(comm, np.zeros(10)) as target:
+        win.close()
+        del win
+        end()
+        freed = cuda.cuda.device_calls(b"cuMemFree") if cuda.SIMULATED else 0
+        end_second = launched(cuda, 10)
+        try:
+            begun = time.monotonic()
+            target.put(origin, comm.rank)
+            assert time.monotonic() - begun < 5
+            if cuda.SIMULATED:
+                assert cuda.cuda.device_calls(b"cuMemFree") == freed
+        finally:
+            end_second()
+        if cuda.SIMULATED:
+            target.put(origin, comm.rank)
+            assert cuda.cuda.device_calls(b"cuMemFree") == freed + 1
+        assert (target.get(comm.rank) == 1).all()
+        target.fence()
+
+
+def test_a_window_amid_a_later_kernel(cuda, comm, kernel):
+    """No mapping that the first kernel has kept is closed then."""
+    _, end = kernel
+    memory = cuda.Array.from_numpy(np.zeros(10))
+    rmaext.Window(comm, memory).close()
+    end()
+    comm.Barrier()
+    end_second = launched(cuda, 10)
+    try:
+        begun = time.monotonic()
+        with rmaext.Window(comm, memory) as win:
+            opened = time.monotonic() - begun
+            win.fence()
+    finally:
+        end_second()
+    assert comm.allreduce(opened, MPI.MAX) < 5
 
 
 def test_garbage_amid_a_kernel(cuda, comm, kernel):
@@ -168,10 +228,11 @@ def test_a_request_that_is_copied_at_the_end(cuda, comm, run_python, how):
 
 
 OLDER = """
-    import threading
+    import threading, time
     import numpy as np
     from mpi4py import MPI
     import rmaext
+    from rmaext._memory import cuda as of_cuda
     from device import device_array as cuda
     assert not hasattr(cuda.cuda, "cuCtxRecordEvent")
     cuda.begin()
@@ -198,6 +259,16 @@ OLDER = """
         stream.synchronize()
         while cuda.cuda.device_calls(b"cuMemFree") == freed:
             rmaext.Window.allocate(MPI.COMM_SELF, 1, device="cuda:0").close()
+    array = cuda.Array.from_numpy(np.zeros(4))
+    with rmaext.Window.allocate(MPI.COMM_SELF, 100, "u1", device="cuda:0") as win:
+        local = win.local
+    del win
+    freed = cuda.cuda.device_calls(b"cuMemFree")
+    with of_cuda.Passage(array):
+        begun = time.monotonic()
+        del local
+        assert time.monotonic() - begun < 0.9, "it waited for a stream of its own"
+        assert cuda.cuda.device_calls(b"cuMemFree") == freed
     print("end")
 """
 
