@@ -90,9 +90,9 @@ static int blocks_count(rmx_address at, uint64_t len, rmx_address *start_p,
 static int not_exported(void)
 {
 	return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, "device",
-			"a pool (cudaMallocAsync) has made that memory, or it "
-			"is the host's: CUDA exports nothing of it; take "
-			"cudaMalloc's or cuMemCreate's");
+			"a pool (cudaMallocAsync) has made that memory, or "
+			"cudaMallocManaged, or it is the host's: CUDA exports "
+			"nothing of it; take cudaMalloc's or cuMemCreate's");
 }
 
 static int block_export(rmx_address at, struct block *block)
@@ -182,17 +182,54 @@ free_both:
 	return ret;
 }
 
+/* How many descriptors there are, by half of what may be. */
+static bool has_room(const struct rmx_parts *all)
+{
+	uint64_t count = all->count + 1;
+	struct rlimit limit;
+
+	for (const struct exported *it = exports; it; it = it->next)
+		count += it->parts->count + 1;
+	return all->count <= MOST && !getrlimit(RLIMIT_NOFILE, &limit) &&
+	       count <= limit.rlim_cur / 2;
+}
+
+/*
+ * In a child the list is as another thread of its parent has left it, whole; it
+ * exports nothing, and would keep the memory from being freed.
+ */
+static void exports_forked(void)
+{
+	for (const struct exported *it = exports; it; it = it->next) {
+		parts_close(it->parts, it->parts->count);
+		close((int)it->ticket.fd);
+	}
+	exports = NULL;
+}
+
+static void fork_watch(void)
+{
+	pthread_atfork(NULL, NULL, exports_forked);
+}
+
 /* The caller has the lock. */
 static int exported_find(rmx_address start, const struct rmx_parts *all,
 			 struct exported **it_p)
 {
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
 	struct exported *it = exports;
 	int ret;
 
-	while (it && (it->start != start || it->parts->len != all->len ||
-		      it->ticket.pid != getpid()))
+	pthread_once(&once, fork_watch);
+	while (it && (it->start != start || it->parts->len != all->len))
 		it = it->next;
 	if (!it) {
+		if (!has_room(all))
+			return rmx_fail(
+				-FI_EOPNOTSUPP, RMX_NO_RANK, "device",
+				"%llu more blocks of cuMemCreate, each of "
+				"which takes a descriptor: raise ulimit -n",
+				(unsigned long long)all->count);
 		ret = exported_new(start, all, &it);
 		if (ret)
 			return ret;
@@ -207,9 +244,8 @@ static int exported_find(rmx_address start, const struct rmx_parts *all,
 int rmx_blocks_export(rmx_address at, uint64_t len,
 		      struct rmaext_export *export_p)
 {
-	struct exported *it;
+	struct exported *it = NULL;
 	struct rmx_parts all;
-	struct rlimit limit;
 	rmx_address start = 0;
 	int ret;
 
@@ -219,12 +255,6 @@ int rmx_blocks_export(rmx_address at, uint64_t len,
 				"driver, of before CUDA 11, exports no other");
 	if (blocks_count(at, len, &start, &all))
 		return not_exported();
-	if (all.count > MOST || getrlimit(RLIMIT_NOFILE, &limit) ||
-	    all.count > limit.rlim_cur / 2)
-		return rmx_fail(-FI_EOPNOTSUPP, RMX_NO_RANK, "device",
-				"%llu blocks of cuMemCreate, each of which "
-				"takes a descriptor: raise ulimit -n",
-				(unsigned long long)all.count);
 	pthread_mutex_lock(&lock);
 	ret = exported_find(start, &all, &it);
 	if (!ret) {
@@ -244,7 +274,7 @@ void rmx_cuda_unexport(const struct rmaext_export *export)
 
 	memcpy(&ticket, export->handle, sizeof(ticket));
 	if (export->kind != RMX_BLOCKS || ticket.pid != getpid())
-		return; /* a child has descriptors of its own, until it ends */
+		return; /* a child has none */
 	pthread_mutex_lock(&lock);
 	while ((it = *at) && memcmp(&it->ticket, &ticket, sizeof(ticket)))
 		at = &it->next;

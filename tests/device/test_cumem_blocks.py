@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import struct
 
 import numpy as np
@@ -12,8 +13,10 @@ import pytest
 from mpi4py import MPI
 
 import rmaext
+from rmaext._memory import cuda as of_cuda
 from rmaext._native._lib import ffi, lib
 from rmaext._runtime import config
+from rmaext._runtime.failures import from_c
 
 pytestmark = pytest.mark.mpi
 N = 700_000  # elements: of four blocks
@@ -161,3 +164,55 @@ def test_another_processs_record_may_say_anything(mapped, memory, comm):
             assert mapped(8, **wrong) < 0, wrong
         assert mapped(memory.count * memory.block, at=1) == -errno.ERANGE
         comm.Barrier()
+
+
+def test_all_that_is_exported_has_room(cuda):
+    """It takes half of the descriptors that a process may have, together."""
+    memory = cuda.Expandable(30 * (2 << 20) - 64, "u1")
+    device = of_cuda.opened(memory, memory.device)
+    exported = []
+
+    def export():
+        at = memory.address + len(exported) * memory.block
+        made = ffi.new("struct rmaext_export *")
+        left = memory.base + memory.count * memory.block - at
+        code = lib.rmaext_device_export(device, ffi.cast("void *", at), left, made)
+        if not code:
+            exported.append(made)
+        return code
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    opened = len(os.listdir("/proc/self/fd"))
+    most = 2 * (opened + 20)  # of which half are free
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, before[1]))
+    try:
+        while not export():
+            taken = len(os.listdir("/proc/self/fd")) - opened
+            assert taken <= most / 2
+        with pytest.raises(rmaext.RmaError, match="raise ulimit -n"):
+            raise from_c(export(), "export")
+        assert len(exported) > 1
+        lib.rmaext_device_unexport(exported.pop(0))
+        assert export() == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for made in exported:
+            lib.rmaext_device_unexport(made)
+        memory.free()
+    assert len(os.listdir("/proc/self/fd")) == opened - memory.count
+
+
+def test_a_forked_child_keeps_no_block(cuda, memory):
+    device, made = of_cuda.opened(memory, memory.device), ffi.new("struct rmaext_export *")
+    before = set(os.listdir("/proc/self/fd"))
+    where = ffi.cast("void *", memory.address)
+    assert lib.rmaext_device_export(device, where, memory.nbytes, made) == 0
+    exported = set(os.listdir("/proc/self/fd")) - before
+    assert len(exported) == memory.count + 1
+    child = os.fork()
+    if not child:
+        os._exit(any(os.path.exists(f"/proc/self/fd/{number}") for number in exported))
+    assert os.waitpid(child, 0)[1] == 0
+    assert exported <= set(os.listdir("/proc/self/fd"))
+    lib.rmaext_device_unexport(made)
+    assert set(os.listdir("/proc/self/fd")) == before
