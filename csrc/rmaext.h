@@ -1135,18 +1135,22 @@ int rmaext_device_find(const char *library, const void *address, uint64_t len,
 int rmaext_device_open(const char *library, int number,
 		       rmaext_device **device_p);
 /*
- * A stream of ours, which only the caller uses until it gives it back; others'
- * work may be put into it. behind: what comes from now on comes behind what a
- * stream of the application's has. copy begins one, which comes behind what
- * others have put there; `in`: to the device. `there` is its memory; the runs,
- * offset and length of each in bytes at both ends, and the memory of the host
- * stay until the stream has ended or was given back: no device uses these. wait
- * waits for all that was begun, for `slice` ns at most: RMAEXT_PENDING, call it
- * again; -FI_ETIMEDOUT after `timeout` ns. give returns 1 if some of that goes
- * on.
+ * A stream of ours, which only the caller uses until it gives it back; take
+ * does not wait. handle, which comes next, returns the application's name of
+ * it, by which others put work of theirs there; it waits while all streams are
+ * in use and copies go on that were given up. behind: what comes from now on
+ * comes behind what a stream of the application's has. copy begins one, which
+ * comes behind what others have put there; `in`: to the device. `there` is its
+ * memory; the runs, offset and length of each in bytes at both ends, and the
+ * memory of the host stay until the stream has ended or was given back: no
+ * device uses these. wait waits for all that was begun. handle and wait do so
+ * for `slice` ns at most: RMAEXT_PENDING, call it again; -FI_ETIMEDOUT after
+ * `timeout` ns. give returns 1 if some of that goes on.
  */
 int rmaext_stream_take(rmaext_device *device, int64_t timeout,
-		       rmaext_stream **stream_p, uint64_t *handle_p);
+		       rmaext_stream **stream_p);
+int rmaext_stream_handle(rmaext_stream *stream, int64_t slice,
+			 uint64_t *handle_p);
 int rmaext_stream_give(rmaext_stream *stream);
 /* How many streams of a device go on that were given back? */
 int rmaext_device_late(rmaext_device *device);

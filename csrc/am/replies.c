@@ -60,7 +60,9 @@ struct rmaext_error rmx_refusal(const struct rmaext_window *w, const char *call,
 		 : status == -EREMOTEIO	 ? "the device that has the memory "
 					   "there fails, or the array was "
 					   "freed: keep it while the "
-					   "window is open"
+					   "window is open; or copies that "
+					   "were given up go on there: try "
+					   "again later"
 					 : "the target refuses the operation");
 	return record;
 }

@@ -22,6 +22,10 @@ static int stage_begin(const struct rmaext_window *w, bool update,
 	s->stream = rmx_stream_take(w->device, w->timeout / 4, false);
 	if (!s->stream)
 		return -EREMOTEIO;
+	if (!s->stream->it) { /* others are served meanwhile */
+		rmx_stream_give(s->stream);
+		return -EREMOTEIO; /* rmx_refusal() says why */
+	}
 	s->buffer = update ? malloc(BUFFER) : NULL;
 	if (!update || s->buffer)
 		return 0;

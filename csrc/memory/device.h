@@ -49,7 +49,7 @@ struct rmx_half {
 /* A queue of a device's copies, which one caller has at a time. */
 struct rmaext_stream {
 	struct rmx_device *device;
-	void *it;	/* the library's, and not its default one */
+	void *it; /* the library's, and not its default one; NULL: none yet */
 	int64_t limit;	/* ns for which one wait waits */
 	int64_t until;	/* when it comes back with RMAEXT_PENDING meanwhile */
 	int64_t since;	/* when the wait began that goes on; or 0 */
@@ -196,12 +196,14 @@ void rmx_device_look(struct rmx_device *device);
 int rmx_streams_prepare(struct rmx_device *device);
 
 /*
- * Returns a stream that nobody else has until it is given back. It waits for
- * its work for `limit` ns, then -FI_ETIMEDOUT, and calls MPI meanwhile if the
- * caller holds no lock; a function that waits comes back at stream->until with
- * RMAEXT_PENDING, which the caller sets. NULL: there is a record. What was
- * given back with work in it is used again once that has ended; while some of
- * it has not no new streams are made: that pins memory, which may wait for it.
+ * Returns a stream that nobody else has until it is given back; it does not
+ * wait. Functions that wait for its work do so for `limit` ns, then
+ * -FI_ETIMEDOUT, and call MPI meanwhile if the caller holds no lock; they come
+ * back at stream->until with RMAEXT_PENDING, which the caller sets. NULL: there
+ * is a record. What was given back with work in it is used again once that has
+ * ended. While some of it has not none is made, as that pins memory, which may
+ * wait for it: if all are in use then, stream->it is NULL, and who waits for
+ * the first copy waits for one to be free, too.
  */
 struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
 				      bool moves_mpi);

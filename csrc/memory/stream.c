@@ -13,9 +13,8 @@
 #define MOST_PITCH ((size_t)1 << 30) /* less than any device's */
 
 /* A copy takes microseconds, or as long as what is before it in the stream. */
-#define AWAKE 100000			   /* ns */
-#define NAP 50000			   /* ns */
-#define GRACE ((int64_t)100 * 1000 * 1000) /* ns, for copies given up */
+#define AWAKE 100000 /* ns */
+#define NAP 50000    /* ns */
 
 typedef int (*done_fn)(const struct rmx_device *device, void *it);
 
@@ -120,7 +119,7 @@ int rmx_streams_prepare(struct rmx_device *device)
 	return 0;
 }
 
-/* NULL: none is free; and none is to be made, if copies are late. */
+/* NULL: none is free, and `late`: nor is one to be made, else it is taken. */
 static struct rmaext_stream *stream_free(struct rmx_device *device,
 					 bool *late_p)
 {
@@ -137,30 +136,68 @@ static struct rmaext_stream *stream_free(struct rmx_device *device,
 	return s;
 }
 
+static struct rmaext_stream *stream_made(struct rmx_device *device)
+{
+	struct rmaext_stream *s = stream_new(device);
+
+	if (s)
+		return s;
+	pthread_mutex_lock(&device->lock);
+	device->taken--;
+	pthread_mutex_unlock(&device->lock);
+	return NULL;
+}
+
+/* One with nothing to copy by gets that of one which is free by now, or new. */
+static int stream_found(const struct rmx_device *same, void *it)
+{
+	struct rmaext_stream *s = it, *from;
+	struct rmaext_error record;
+	bool late;
+
+	(void)same;
+	from = stream_free(s->device, &late);
+	if (!from && late)
+		return RMAEXT_PENDING;
+	if (!from)
+		from = stream_made(s->device);
+	if (!from) {
+		rmaext_error_last(&record);
+		return record.code;
+	}
+	s->it = from->it;
+	for (int i = 0; i < 2; i++) {
+		s->half[i].at = from->half[i].at;
+		s->half[i].event = from->half[i].event;
+	}
+	free(from);
+	return 0;
+}
+
+static int stream_ready(struct rmaext_stream *s)
+{
+	return s->it ? 0 : stream_wait(s, stream_found, s);
+}
+
 struct rmaext_stream *rmx_stream_take(struct rmx_device *device, int64_t limit,
 				      bool moves_mpi)
 {
-	const int64_t end = rmx_now() + GRACE;
 	struct rmaext_stream *s;
 	bool late;
 
-	while (!(s = stream_free(device, &late)) && late && rmx_now() < end)
-		rmx_sleep(NAP);
-	if (!s && late) {
-		rmx_fail(-FI_ETIMEDOUT, RMX_NO_RANK, "device",
-			 "copies of device %d have not ended in their time, "
-			 "and still have not: restart the program",
-			 device->number);
-		return NULL;
+	s = stream_free(device, &late);
+	if (!s && !late) {
+		s = stream_made(device);
+		if (!s)
+			return NULL;
 	}
 	if (!s)
-		s = stream_new(device);
+		s = calloc(1, sizeof(*s)); /* it gets one when it waits */
 	if (!s) {
-		pthread_mutex_lock(&device->lock);
-		device->taken--;
-		pthread_mutex_unlock(&device->lock);
+		rmx_no_memory("a stream");
 		return NULL;
 	}
+	s->device = device;
 	s->limit = limit;
 	s->until = INT64_MAX;
 	s->since = 0;
@@ -181,6 +218,10 @@ bool rmx_stream_give(struct rmaext_stream *s)
 	struct rmx_device *device = s->device;
 	const bool late = s->busy;
 
+	if (!s->it) {
+		free(s);
+		return false;
+	}
 	pthread_mutex_lock(&device->lock);
 	device->taken--;
 	if (late)
@@ -332,7 +373,9 @@ int rmx_stream_resume(struct rmaext_stream *s)
 		struct rmx_half *half;
 		struct rmx_pitched piece = *rest;
 
-		ret = stream_room(s);
+		ret = stream_ready(s);
+		if (!ret)
+			ret = stream_room(s);
 		if (ret)
 			return ret;
 		half = &s->half[s->filled];
@@ -387,7 +430,7 @@ static int runs_move(struct rmaext_stream *s)
 		ret = rmx_stream_move(s, rows->way, rows->there + s->runs[0],
 				      rows->here + s->runs[0],
 				      (uint64_t)s->runs[1]);
-		if (ret && ret != RMAEXT_PENDING)
+		if (ret && !s->rest.len) /* else it has begun, and goes on */
 			break;
 		s->runs += 2;
 		rows->rows--;
@@ -420,7 +463,7 @@ int rmx_stream_finish(struct rmaext_stream *s, int ret)
 /* -- for Python */
 
 int rmaext_stream_take(rmaext_device *device, int64_t timeout,
-		       rmaext_stream **stream_p, uint64_t *handle_p)
+		       rmaext_stream **stream_p)
 {
 	struct rmaext_error record;
 	struct rmaext_stream *s;
@@ -431,8 +474,24 @@ int rmaext_stream_take(rmaext_device *device, int64_t timeout,
 		rmaext_error_last(&record);
 		return record.code;
 	}
-	s->busy = true; /* others may have put work of theirs into it */
 	*stream_p = s;
+	return 0;
+}
+
+static void slice_begin(struct rmaext_stream *s, int64_t slice)
+{
+	s->until = rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE);
+}
+
+int rmaext_stream_handle(rmaext_stream *s, int64_t slice, uint64_t *handle_p)
+{
+	int ret;
+
+	slice_begin(s, slice);
+	ret = stream_ready(s);
+	if (ret)
+		return ret;
+	s->busy = true; /* others may put work of theirs into it */
 	*handle_p = (uintptr_t)s->it;
 	return 0;
 }
@@ -475,6 +534,6 @@ int rmaext_stream_copy(rmaext_stream *s, int in, void *there, void *here,
 
 int rmaext_stream_wait(rmaext_stream *s, int64_t slice)
 {
-	s->until = rmx_now() + (slice < RMX_SLICE ? slice : RMX_SLICE);
+	slice_begin(s, slice);
 	return rmx_stream_finish(s, 0);
 }

@@ -162,17 +162,20 @@ def opened(it: Any, number: int) -> Any:
 class Passage:
     """A stream of ours, in which a copy comes behind what the array's stream has to do.
 
-    Nothing that it does waits, but `wait` and `finish`. It is given back by `close`.
+    Nothing that it does waits, but `begin`, which comes first, `wait` and `finish`. It is given
+    back by `close`; `with` does both.
 
     Attributes
     ----------
     facts : _Facts
-        Of the array; good until `close`.
+        Of the array; good from `begin` until `close`.
     number : int
         Of its device.
     device : cdata
         C's, of the device.
     """
+
+    _is_begun = False
 
     def __init__(self, it: Any, limit: float | None = None) -> None:
         self.it = it
@@ -180,26 +183,15 @@ class Passage:
         self._limit = int((config.timeout_seconds(None) if limit is None else limit) * 1e9)
         if _by_dlpack(it):
             self.number = int(it.__dlpack_device__()[1])
-            self.device = opened(it, self.number)
-            handle = self._take()
-            try:
-                self._kept.capsule = it.__dlpack__(stream=handle)
-                self.facts = _of_capsule(it, self._kept.capsule)
-                _find(it, self.facts)
-            except BaseException:
-                self.close()
-                raise
-            return
-        self.facts = _of_interface(it)
-        self.number = _find(it, self.facts)
+        else:
+            self.facts = _of_interface(it)
+            self.number = _find(it, self.facts)
         self.device = opened(it, self.number)
         self._take()
-        if self.facts.stream is not None:
-            self.behind(self.facts.stream)
 
-    def _take(self) -> int:
-        stream, handle = ffi.new("rmaext_stream **"), ffi.new("uint64_t *")
-        take = (self.device, self._limit, stream, handle)
+    def _take(self) -> None:
+        stream = ffi.new("rmaext_stream **")
+        take = (self.device, self._limit, stream)
         self._kept = _Kept(self.device, self.it)
         # All in one step of C's: where a signal handler raises it is not taken, or given back.
         taken, codes = tee(starmap(lib.rmaext_stream_take, [take]))
@@ -209,7 +201,29 @@ class Passage:
         except IndexError:  # as the code is not 0
             called(next(codes), self.it)
         _in_use.add(self._kept)  # where a handler raises before, __del__ closes it
-        return int(handle[0])
+
+    def begin(self, ns: int) -> bool:
+        """Wait for so long at most until a stream is free; return whether copies may come now.
+
+        These come behind the work of the array's stream. Errors are as of `wait`.
+        """
+        if self._is_begun:
+            return True
+        handle = ffi.new("uint64_t *")
+        if not self._has_ended(lib.rmaext_stream_handle(self.stream, ns, handle)):
+            return False
+        try:
+            if _by_dlpack(self.it):
+                self._kept.capsule = self.it.__dlpack__(stream=int(handle[0]))
+                self.facts = _of_capsule(self.it, self._kept.capsule)
+                _find(self.it, self.facts)
+            elif self.facts.stream is not None:
+                self.behind(self.facts.stream)
+        except BaseException:
+            self.close()
+            raise
+        self._is_begun = True
+        return True
 
     def _called(self, code: int) -> None:
         """Raise what a call of C has returned. After RmaTimeout one may try the same again."""
@@ -245,7 +259,9 @@ class Passage:
 
         It is RmaTimeout after the limit, and what was begun goes on: one may wait again.
         """
-        code = lib.rmaext_stream_wait(self.stream, ns)
+        return self._has_ended(lib.rmaext_stream_wait(self.stream, ns))
+
+    def _has_ended(self, code: int) -> bool:
         if code != lib.RMAEXT_PENDING:
             self._called(code)
         return not code
@@ -281,6 +297,11 @@ class Passage:
             self.close()
 
     def __enter__(self) -> Passage:
+        try:
+            until_copied(self.number, partial(self.begin, lib.RMAEXT_SLICE))
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:

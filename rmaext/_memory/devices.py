@@ -214,7 +214,7 @@ class Landing(np.ndarray):
             if not ns:
                 Landing.looked[id(self)], Landing.newest = self, time.monotonic()
         # a handler amid this has had it copied by its own passage, or goes on with this one
-        if not self.is_there:
+        if not self.is_there and way.begin(ns) and not self.is_there:
             way.copy(True, self)
             if way.wait(ns):
                 self.is_there = True

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -93,27 +92,75 @@ def test_a_signal_handler_that_raises(cuda, win, hung, call):
     assert (OUT == -1).all()
 
 
-def test_interrupted_copies_pin_no_memory(cuda, win, hung):
-    """That may wait for them; there is an error soon when all streams are in use."""
+def interrupted(call):
+    """A signal handler raises amid it."""
+    timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        call()
+
+
+def test_interrupted_copies_pin_no_memory(cuda, win, hung, comm):
+    """That may wait for them; who comes when all streams are in use waits for these."""
     to = near(win)
     cuda.cuda.device_hang(1)
     pinned = cuda.cuda.device_calls(b"cuMemHostAlloc")
-    for _ in range(20):
-        timer = threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT))
+    for _ in range(6):
+        interrupted(lambda: win.get(to, 0, 9))
+    origin = cuda.Array(9, float)
+    with rmaext.Window(comm, np.zeros(9), timeout=0.3) as host:
+        with pytest.raises(rmaext.RmaTimeout, match=r"not ended in 0[.]3 s"):
+            host.put(origin, comm.rank)
+        assert cuda.cuda.device_calls(b"cuMemHostAlloc") == pinned
+        timer = threading.Timer(0.5, cuda.cuda.device_hang, [0])
         timer.start()
-        try:
-            win.get(to, 0, 9)
-        except KeyboardInterrupt:
-            continue
-        except rmaext.RmaTimeout as error:
-            assert "still have not" in str(error)  # noqa: PT017
-            with contextlib.suppress(KeyboardInterrupt):
-                timer.join(20)
-                time.sleep(20)
-            break
-    else:
-        raise AssertionError("all were interrupted")
+        assert (win.get(to, 0, 9) == 0).all()  # once the others have ended
+        timer.join()
+        host.fence()
     assert cuda.cuda.device_calls(b"cuMemHostAlloc") == pinned
+
+
+def test_a_copy_that_was_late_goes_on_where_it_was(cuda, hung):
+    array, values = cuda.Array(N, float), np.random.default_rng(3).random(N)
+    with memory.Passage(array, 0.2) as way:
+        cuda.cuda.device_hang(1)
+        begun = cuda.cuda.device_calls(b"cuMemcpyHtoD")
+        way.copy(True, values)
+        with pytest.raises(rmaext.RmaTimeout):
+            way.finish()
+        cuda.cuda.device_hang(0)
+        way.finish()
+        pieces = -(-values.nbytes // (256 << 10))  # halves of a stream
+        assert cuda.cuda.device_calls(b"cuMemcpyHtoD") - begun == pieces
+    assert (array.to_numpy() == values).all()
+
+
+def test_an_owner_whose_streams_are_in_use(cuda, win, hung, comm):
+    """It says so, and serves others."""
+    to = (comm.rank + 1) % comm.size
+    if win.route(to) != "fabric":
+        pytest.skip("no owner copies")
+    with rmaext.Window(comm, np.arange(3.0), timeout=40) as host:
+        win.get(to, 0, 1)
+        comm.Barrier()
+        cuda.cuda.device_hang(1)
+        for _ in range(8):
+            with pytest.raises(rmaext.RmaTimeout):
+                memory.fetch(win.local, 0.05)
+        comm.Barrier()
+        with pytest.raises(rmaext.RmaError, match="copies that were given up go on there"):
+            win.get(to, 0, 1)
+        assert host.get(to, 2, 1) == [2]
+        comm.Barrier()
+        cuda.cuda.device_hang(0)
+        end = time.monotonic() + 20
+        while True:
+            try:
+                assert win.get(to, 0, 1) == [0]
+                break
+            except rmaext.RmaError:
+                assert time.monotonic() < end
+        host.fence()
 
 
 def test_no_stream_is_lost(cuda, comm):
@@ -480,6 +527,31 @@ def test_threads_that_look_at_requests_of_their_own(cuda, comm):
         finally:
             sys.setswitchinterval(interval)
         for out in outs:
+            assert (out.to_numpy() == np.arange(10.0)).all()
+            out.stream.close()
+        win.fence()
+
+
+@pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
+def test_looks_beside_a_copy_that_was_interrupted(cuda, comm, hung, wait):
+    """No look waits, nor says that it is late; who waits has the limit of the window."""
+    with rmaext.Window(comm, np.arange(10.0), timeout=30) as win:
+        if win.route(comm.rank) != "fabric":
+            pytest.skip("by memory it is done, and copied, at once")
+        may_end = threading.Event()
+        origin, *outs = (held(cuda, float, may_end)[0] for _ in range(7))
+        interrupted(lambda: win.put(origin, comm.rank))
+        requests = [win.rget(comm.rank, out=out) for out in outs]
+        win.flush()
+        for _ in range(3):
+            assert not any(request.test() for request in requests)
+        assert not any(request._result.late for request in requests)
+        timer = threading.Timer(1, may_end.set)
+        timer.start()
+        win.put(cuda.Array.from_numpy(np.arange(10.0) + 1), comm.rank)
+        timer.join()
+        for request, out in zip(requests, outs, strict=True):
+            wait(request)
             assert (out.to_numpy() == np.arange(10.0)).all()
             out.stream.close()
         win.fence()
