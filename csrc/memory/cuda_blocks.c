@@ -227,7 +227,7 @@ static int exported_find(rmx_address start, const struct rmx_parts *all,
 		if (!has_room(all))
 			return rmx_fail(
 				-FI_EOPNOTSUPP, RMX_NO_RANK, "device",
-				"%llu more blocks of cuMemCreate, each of "
+				"%llu blocks of cuMemCreate, each of "
 				"which takes a descriptor: raise ulimit -n",
 				(unsigned long long)all->count);
 		ret = exported_new(start, all, &it);
