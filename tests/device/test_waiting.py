@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 import sys
@@ -18,8 +19,8 @@ import pytest
 import rmaext
 from rmaext._memory import cuda as memory
 from rmaext._memory import devices
-from rmaext.containers import Store
 from rmaext._native._lib import ffi, lib
+from rmaext.containers import Store
 
 pytestmark = pytest.mark.mpi
 N = 300_000  # elements: more than both halves of a stream's pinned memory
