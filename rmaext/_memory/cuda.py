@@ -391,12 +391,14 @@ def put(window: Any, it: Any, rank: Any, offset: Any) -> bool:
     return _across(window, "put", it, rank, offset, None)
 
 
-def get(window: Any, it: Any, rank: Any, offset: Any, count: int | None) -> bool:
+def get(window: Any, it: Any, rank: Any, offset: Any, count: Any) -> bool:
     """Fill an array, behind its stream's work, from memory of the same device; as `put`."""
+    if count is not None and not isinstance(count, (int, np.integer)):
+        return False  # which the window says
     return _across(window, "get", it, rank, offset, count)
 
 
-def _across(window: Any, call: str, it: Any, rank: Any, offset: Any, count: int | None) -> bool:
+def _across(window: Any, call: str, it: Any, rank: Any, offset: Any, count: Any) -> bool:
     if not isinstance(rank, (int, np.integer)):
         return False  # which the window says
     number = int(rank)

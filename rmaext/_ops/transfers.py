@@ -51,8 +51,7 @@ class TransferOperations(UpdateOperations[ScalarT]):
     ) -> Any:
         self._check_open("get")
         cuda = of_cuda(out)
-        plain = count is None or isinstance(count, (int, np.integer))
-        if cuda is not None and plain and cuda.get(self, out, rank, offset, count):
+        if cuda is not None and cuda.get(self, out, rank, offset, count):
             return out
         out = self._result(out)
         count = self._count("get", rank, offset, count, out)

@@ -144,6 +144,14 @@ def ends(done):
     assert not done.returncode, done.stderr
 
 
+@pytest.fixture
+def end_hung(cuda, comm, run_python):
+    """Run a program whose device hangs at its end, and see that it ends."""
+    if not cuda.SIMULATED or comm.size > 1:
+        pytest.skip("no GPU hangs when it is told to")
+    return lambda *program, **env: ends(run_python(*program, env={**ENV, **env}))
+
+
 EXIT = """
     import atexit
     import numpy as np
@@ -163,10 +171,8 @@ EXIT = """
 """
 
 
-def test_the_end_of_a_process_while_the_device_hangs(cuda, comm, run_python):
-    if not cuda.SIMULATED or comm.size > 1:
-        pytest.skip("no GPU hangs when it is told to")
-    ends(run_python(EXIT, env=ENV))
+def test_the_end_of_a_process_while_the_device_hangs(end_hung):
+    end_hung(EXIT)
 
 
 LATE = """
@@ -189,11 +195,9 @@ LATE = """
 """
 
 
-def test_an_array_whose_copy_goes_on_at_the_end(cuda, comm, run_python):
+def test_an_array_whose_copy_goes_on_at_the_end(end_hung):
     """The end of the interpreter does not free it, in whatever state its library is then."""
-    if not cuda.SIMULATED or comm.size > 1:
-        pytest.skip("no GPU hangs when it is told to")
-    ends(run_python(LATE, env=ENV))
+    end_hung(LATE)
 
 
 LEFT = """
@@ -220,11 +224,9 @@ LEFT = """
 
 
 @pytest.mark.parametrize("how", ["left", "closed"])
-def test_a_request_that_is_copied_at_the_end(cuda, comm, run_python, how):
+def test_a_request_that_is_copied_at_the_end(end_hung, how):
     """What the program has not dropped keeps its array from the end of the interpreter, too."""
-    if not cuda.SIMULATED or comm.size > 1:
-        pytest.skip("no GPU hangs when it is told to")
-    ends(run_python(LEFT, how, env={**ENV, "RMAEXT_ROUTE": "fabric"}))
+    end_hung(LEFT, how, RMAEXT_ROUTE="fabric")
 
 
 OLDER = """
